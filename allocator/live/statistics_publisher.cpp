@@ -18,7 +18,6 @@
 #include <new>
 #include <optional>
 #include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -173,9 +172,9 @@ class PagesAtExit final : ForkAware {
   std::set<std::string> paths_ CACHALOT_GUARDED_BY(mutex_);
 };
 
-std::int64_t unix_time_ns() {
+std::int64_t now_ns(clockid_t clock) {
   timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
+  clock_gettime(clock, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
@@ -190,7 +189,7 @@ StatisticsPageHeader new_header(std::size_t devices) {
   header.process_id = static_cast<std::uint64_t>(getpid());
   header.process_start = process_start(getpid()).value_or(0);
   header.pid_namespace = pid_namespace();
-  header.published_ns = unix_time_ns();
+  header.published_ns = now_ns(CLOCK_REALTIME);
   copy_cut(version(), header.library_version);
   copy_cut(process_command(), header.command);
   header.sequence = 1;  // nothing is to be read yet
@@ -309,12 +308,6 @@ constexpr int kRestPerWork = 2000;
 // How long the page is refreshed often for one read.
 constexpr std::chrono::seconds kInterestLasts{3};
 
-std::int64_t now_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
 std::string directory_of(const PublishOptions& options) {
   if (!options.directory.empty()) return options.directory;
   const char* const directory = std::getenv("CACHALOT_PUBLISH_DIR");
@@ -399,53 +392,46 @@ void StatisticsPublisher::refresh() { implementation_->refresh(); }
 
 namespace {
 
-class ProcessPublisher final : public ForkAware {
- public:
-  // Never destroyed: the page is removed when the process ends.
-  static ProcessPublisher& instance() {
-    static ProcessPublisher& publisher = *new ProcessPublisher;
-    return publisher;
-  }
-
-  std::string publish(CachingAllocator& allocator, const std::string& directory) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (publisher_ == nullptr) {
-      PublishOptions options;
-      options.directory = directory;
-      publisher_ = std::make_unique<StatisticsPublisher>(allocator, options);
-    }
-    return publisher_->path();
-  }
-  void stop() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    publisher_ = nullptr;
-  }
-  std::string path() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return publisher_ == nullptr ? "" : publisher_->path();
-  }
-
- private:
+// The publisher of the process's allocator. Never destroyed: the page is removed when the process ends.
+struct ProcessPublisher final : ForkAware {
   // The parent's publisher stays where it is: a thread that is not here may have been using it.
   void on_fork() noexcept override {
-    new (&mutex_) std::mutex;
-    static_cast<void>(publisher_.release());
+    new (&mutex) std::mutex;
+    static_cast<void>(publisher.release());
     adopt();
   }
 
-  std::mutex mutex_;  // held while the publisher starts or ends
-  std::unique_ptr<StatisticsPublisher> publisher_;
+  std::mutex mutex;  // held while the publisher starts or ends
+  std::unique_ptr<StatisticsPublisher> publisher;
 };
+
+ProcessPublisher& of_process() {
+  static ProcessPublisher& process = *new ProcessPublisher;
+  return process;
+}
 
 }  // namespace
 
 std::string publish_process(CachingAllocator& allocator, const std::string& directory) {
-  return ProcessPublisher::instance().publish(allocator, directory);
+  const std::lock_guard<std::mutex> lock(of_process().mutex);
+  std::unique_ptr<StatisticsPublisher>& publisher = of_process().publisher;
+  if (publisher == nullptr) {
+    PublishOptions options;
+    options.directory = directory;
+    publisher = std::make_unique<StatisticsPublisher>(allocator, options);
+  }
+  return publisher->path();
 }
 
-void stop_publishing_process() { ProcessPublisher::instance().stop(); }
+void stop_publishing_process() {
+  const std::lock_guard<std::mutex> lock(of_process().mutex);
+  of_process().publisher = nullptr;
+}
 
-std::string published_page() { return ProcessPublisher::instance().path(); }
+std::string published_page() {
+  const std::lock_guard<std::mutex> lock(of_process().mutex);
+  return of_process().publisher == nullptr ? "" : of_process().publisher->path();
+}
 
 bool is_publishing_asked_for() {
   const char* const text = std::getenv("CACHALOT_PUBLISH");
