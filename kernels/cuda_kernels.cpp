@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
@@ -14,6 +16,13 @@
 CACHALOT_BEGIN
 
 namespace {
+
+// Our kernels in a device's context.
+struct CudaModule {
+  CUfunction fill = nullptr;
+  CUfunction verify = nullptr;
+  CUfunction move = nullptr;
+};
 
 // A driver without a compiler for this code: one that was taken out (containers may lack its library), switched off, or,
 // since the code is of the oldest kind, one that no longer compiles that.
@@ -80,8 +89,6 @@ LoadedModules& loaded_modules() {
   return instance;
 }
 
-}  // namespace
-
 const CudaModule* module_for(CudaDevice& device) {
   const CudaContext::Current current(device.context());
   LoadedModules& loaded = loaded_modules();
@@ -91,13 +98,6 @@ const CudaModule* module_for(CudaDevice& device) {
   if (known != loaded.modules.end()) return known->second;
   return loaded.modules[key] = load(device);
 }
-
-void launch(CUfunc_st* kernel, std::uint64_t blocks, Stream stream, void** arguments) {
-  check("cuLaunchKernel", driver().launch_kernel(kernel, static_cast<unsigned>(blocks), 1, 1, kThreadsABlock, 1, 1, 0,
-                                                 stream, arguments, nullptr));
-}
-
-namespace {
 
 constexpr std::size_t kAnswers = std::size_t{11} * kItemsALaunch;  // spans that are verified before the host waits
 constexpr std::uint64_t kMostBlocks = 4096;  // of one launch: several for each multiprocessor of any GPU
@@ -122,27 +122,41 @@ void for_each_part(Span<const Item> items, std::size_t most, Use&& use) {
   }
 }
 
-// One launch; none where all items are empty.
+// One launch, of blocks of kThreadsABlock threads; none where all items are empty. Requires the device's context.
 template <typename Item, typename... Arguments>
-void launch_batch(CUfunc_st* kernel, Stream stream, Span<const Item> items, Arguments... arguments) {
+void launch_batch(CUfunction kernel, Stream stream, Span<const Item> items, Arguments... arguments) {
   auto batch = batch_of(items);
   const std::uint64_t tiles = batch.first_tile[batch.count];
   if (tiles == 0) return;
   void* pointers[] = {&batch, &arguments...};
-  launch(kernel, std::min(tiles, kMostBlocks), stream, pointers);
+  const auto blocks = static_cast<unsigned>(std::min(tiles, kMostBlocks));
+  check("cuLaunchKernel",
+        driver().launch_kernel(kernel, blocks, 1, 1, kThreadsABlock, 1, 1, 0, stream, pointers, nullptr));
 }
 
-}  // namespace
-
-CudaKernels::CudaKernels(std::shared_ptr<CudaDevice> device, const CudaModule& module)
-    : device_(std::move(device)), module_(module), answers_(allocate_answers(*device_)) {}
-
-CudaKernels::~CudaKernels() {
-  try {
-    device_->free(answers_);
-  } catch (const CudaError&) {  // the device is lost, or captures: a destructor has nobody to tell
+class CudaKernels final : public Kernels {
+ public:
+  CudaKernels(std::shared_ptr<CudaDevice> device, const CudaModule& module)
+      : device_(std::move(device)), module_(module), answers_(allocate_answers(*device_)) {}
+  ~CudaKernels() override {
+    try {
+      device_->free(answers_);
+    } catch (const CudaError&) {  // the device is lost, or captures: a destructor has nobody to tell
+    }
   }
-}
+
+ private:
+  void fill(Stream stream, Span<const PatternSpan> spans) override;
+  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override;
+  void move(Stream stream, Span<const BlockMove> moves) override;
+  void verify_some(Stream stream, Span<const PatternSpan> spans, std::size_t first,
+                   std::vector<PatternMismatch>& mismatches);
+
+  const std::shared_ptr<CudaDevice> device_;
+  const CudaModule& module_;
+  std::mutex answers_mutex_;  // one verification at a time; held while it waits
+  const Address answers_;     // in device memory, one a span
+};
 
 void CudaKernels::fill(Stream stream, Span<const PatternSpan> spans) {
   const CudaContext::Current current(device_->context());
@@ -179,6 +193,13 @@ void CudaKernels::move(Stream stream, Span<const BlockMove> moves) {
   const CudaContext::Current current(device_->context());
   for_each_part(moves, kItemsALaunch,
                 [&](Span<const BlockMove> part, std::size_t) { launch_batch(module_.move, stream, part); });
+}
+
+}  // namespace
+
+std::unique_ptr<Kernels> cuda_kernels(std::shared_ptr<CudaDevice> device) {
+  const CudaModule* const module = module_for(*device);
+  return module == nullptr ? nullptr : std::make_unique<CudaKernels>(std::move(device), *module);
 }
 
 CACHALOT_END

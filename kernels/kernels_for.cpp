@@ -10,7 +10,7 @@ std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device) {
   CACHALOT_REQUIRE(device != nullptr, "kernels_for needs a device, not null");
 #if CACHALOT_HAS_CUDA
   if (auto gpu = std::dynamic_pointer_cast<CudaDevice>(device)) {
-    if (const CudaModule* module = module_for(*gpu)) return std::make_unique<CudaKernels>(std::move(gpu), *module);
+    if (auto kernels = cuda_kernels(std::move(gpu))) return kernels;
   }
 #endif
   return host_kernels(std::move(device));
