@@ -18,7 +18,6 @@
 
 #include "base/locks.h"
 #include "cachalot/tensor_pool.h"
-#include "pool_figures.h"
 #include "pool_memory.h"
 #include "slots.h"
 #include "thread_stacks.h"

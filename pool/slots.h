@@ -1,7 +1,8 @@
-// A pool's memory: slabs, each one allocation that is cut into slots. Thread safety: none. A slot belongs to the
-// tensor, stack or list that it is in; a slab to its pool, under the pool's mutex.
+// A pool's memory: slabs, each one allocation that is cut into slots; and its figures. Thread safety: none. A slot
+// belongs to the tensor, stack or list that it is in; a slab to its pool, under the pool's mutex.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/thread_local_state.h"
+#include "cachalot/tensor_pool.h"
 #include "device/known_stream.h"
 
 CACHALOT_BEGIN
@@ -145,6 +148,39 @@ class SlabList {
   FreeSlots& free_;
   Slabs slabs_;
   std::size_t size_ = 0;  // the detached ones included
+};
+
+// What a pool counts: its slots and bytes, its tensors in use, and what it did (PoolStats).
+// Thread safety: none; the pool's mutex guards it.
+class PoolFigures {
+ public:
+  void slab_allocated(const PoolSlab& slab) {
+    ++stats_.allocations;
+    stats_.slots += slab.count;
+    stats_.bytes += slab.bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.bytes);
+  }
+  void slab_deallocated(const PoolSlab& slab) {
+    stats_.slots -= slab.count;
+    stats_.bytes -= slab.bytes;
+  }
+  void host_waited() { ++stats_.host_waits; }
+  void streams_waited(std::uint64_t waits) { stats_.stream_waits += waits; }
+  void slot_used_first() { ++first_uses_; }
+  // Adds what a thread acquired and released since the last time.
+  void add(const ThreadSum::Gathered& news);
+
+  std::size_t slots() const { return stats_.slots; }
+  std::size_t bytes() const { return stats_.bytes; }
+  std::int64_t live() const { return live_; }  // as gathered
+  PoolStats stats() const;
+  // Returns "" or what is wrong. Requires: all threads' sums are gathered, and none changes.
+  std::string first_broken_rule() const;
+
+ private:
+  PoolStats stats_;  // but for `hits` and `live`
+  std::uint64_t first_uses_ = 0;
+  std::int64_t live_ = 0;
 };
 
 CACHALOT_END

@@ -19,7 +19,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/thread_local_state.h"
-#include "pool_figures.h"
 #include "slots.h"
 
 CACHALOT_BEGIN

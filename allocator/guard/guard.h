@@ -41,7 +41,6 @@
 #include "guard/guard_books.h"
 #include "guard/guard_reports.h"
 #include "guard/guarded_memory.h"
-#include "guard/quarantine.h"
 
 CACHALOT_BEGIN
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <utility>
@@ -212,29 +211,11 @@ void write_report(JsonWriter& json, const GuardReport& report) {
 }  // namespace
 
 const char* to_string(GuardReport::Kind kind) {
-  switch (kind) {
-    case GuardReport::Kind::front_canary:
-      return "front_canary";
-    case GuardReport::Kind::back_canary:
-      return "back_canary";
-    case GuardReport::Kind::write_after_free:
-      return "write_after_free";
-    case GuardReport::Kind::double_free:
-      return "double_free";
-    case GuardReport::Kind::invalid_free:
-      return "invalid_free";
-    case GuardReport::Kind::wrong_size:
-      return "wrong_size";
-    case GuardReport::Kind::wrong_device:
-      return "wrong_device";
-    case GuardReport::Kind::use_after_free:
-      return "use_after_free";
-    case GuardReport::Kind::invalid_use:
-      return "invalid_use";
-    case GuardReport::Kind::released_pool:
-      return "released_pool";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"front_canary", "back_canary",  "write_after_free", "double_free", "invalid_free",
+                                    "wrong_size",   "wrong_device", "use_after_free",   "invalid_use", "released_pool"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(GuardReport::Kind::released_pool) + 1);
+  const auto place = static_cast<std::size_t>(kind);
+  return place < std::size(kNames) ? kNames[place] : "unknown";
 }
 
 bool is_mistake(GuardReport::Kind kind) { return kind > GuardReport::Kind::write_after_free; }

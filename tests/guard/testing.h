@@ -10,7 +10,7 @@
 
 #include "cachalot/guard.h"
 #include "guard/guard_books.h"
-#include "guard/quarantine.h"
+#include "guard/guarded_memory.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {

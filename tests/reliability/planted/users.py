@@ -30,10 +30,10 @@ BUGS = [
         "  if (options.large_segment_size != base.large_segment_size) require_room_for_segments(options);\n", "",
         ("policy",)),
     # --- guard
-    Bug("a quarantine has no bytes", "allocator/guard/quarantine.cpp",
+    Bug("a quarantine has no bytes", "allocator/guard/guarded_memory.cpp",
         "  bytes_ += kept_.back().footprint();\n", "",
         ("guard",)),
-    Bug("a refused block leaves the quarantine", "allocator/guard/quarantine.cpp",
+    Bug("a refused block leaves the quarantine", "allocator/guard/guarded_memory.cpp",
         "    put_back(std::move(leaving));\n    throw;", "    throw;",
         ("guard *GuardThrows*", "guard")),
     Bug("a block without canaries is lost", "allocator/guard/guard.cpp",
