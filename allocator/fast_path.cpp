@@ -1,7 +1,6 @@
 #include "fast_path.h"
 
 #include "base/bytes.h"
-#include "base/check.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/addresses.h"

@@ -1,6 +1,5 @@
 #include "base/format.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 

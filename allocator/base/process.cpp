@@ -8,7 +8,6 @@
 #include <charconv>
 #include <mutex>
 #include <new>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/format.h"

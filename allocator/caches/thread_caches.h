@@ -16,7 +16,6 @@
 // Thread safety: allocate and deallocate from any thread, without the device's mutex. All else with it held.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
