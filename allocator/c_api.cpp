@@ -214,6 +214,10 @@ int translate_exception() noexcept {
     return fail(CACHALOT_E_OUT_OF_MEMORY, error.what());
   } catch (const CudaError& error) {
     return fail(CACHALOT_E_CUDA, error.what());
+  } catch (
+      const std::bad_alloc&) {  // no memory for a message either; glibc ends a process that has none for a thread-local
+    last_error = "std::bad_alloc: the host has no memory left; the call has changed nothing";
+    return CACHALOT_E_INTERNAL;
   } catch (const std::exception& error) {
     return fail(CACHALOT_E_INTERNAL, error.what());
   } catch (...) {

@@ -160,11 +160,16 @@ void CachingAllocator::deallocate_outside_heaps(void* ptr, std::size_t bytes, in
 void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
   std::optional<GuardLog::Batch> heard;  // at its end, and nobody to throw to
   if (state_->is_guarded()) heard.emplace(state_->guard_log());
+  const auto free_later = [&] {
+    const bool is_first = state_->late_frees.add(ptr);
+    if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
+  };
   try {
     deallocate(ptr);
   } catch (const CudaError&) {
-    const bool is_first = state_->late_frees.add(ptr);
-    if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
+    free_later();
+  } catch (const std::bad_alloc&) {
+    free_later();
   } catch (...) {  // a caller's mistake: it is told before all ends
     heard.reset();
     std::terminate();
@@ -242,8 +247,8 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   state_->require_own_process();
   state_->tell_after([&] {
     finish_late_frees();
-    for (Guard* guard : state_->guards(device)) guard->drain();
-    for (DeviceAllocator* allocator : state_->selected(device)) {
+    for (const auto& guard : state_->guards(device)) guard->drain();
+    for (const auto& allocator : state_->selected(device)) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::empty_cache, allocator->state.index});
       allocator->recovery.empty_cache(pool, allocator->caches);
@@ -254,7 +259,7 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
 bool CachingAllocator::tidy(int device) {
   state_->require_own_process();
   bool has_tidied = false;
-  for (DeviceAllocator* allocator : state_->selected(device)) {
+  for (const auto& allocator : state_->selected(device)) {
     PageGrowth* const pages = allocator->growths.pages();
     has_tidied = (pages != nullptr && pages->exchange().tidy() == HandleExchange::Step::exchanged) || has_tidied;
   }
@@ -262,7 +267,7 @@ bool CachingAllocator::tidy(int device) {
 }
 
 void CachingAllocator::drain_thread_caches(int device) {
-  for (DeviceAllocator* allocator : state_->selected(device)) allocator->caches.drain();
+  for (const auto& allocator : state_->selected(device)) allocator->caches.drain();
 }
 
 CACHALOT_END

@@ -2,11 +2,14 @@
 
 #include "base/bytes.h"
 #include "base/format.h"
+#include "base/host_memory.h"
 #include "cachalot/errors.h"
 #include "device/addresses.h"
 #include "heap/observers.h"
 
 CACHALOT_BEGIN
+
+static_assert(HostReserve::kMostRequest == kMaxRequestBytes - 1);
 
 namespace {
 
@@ -41,9 +44,10 @@ Arena& FastPath::arena_of_request(BlockPool& pool, Stream stream, const Held& he
 }
 
 CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream, const Context& context) {
-  if (bytes - 1 >= kMaxRequestBytes - 1) [[unlikely]] {  // none, or too many
+  if (bytes - 1 >= HostReserve::most_request()) [[unlikely]] {  // none, too many, or the host has no memory left
     if (bytes == 0) return nullptr;
-    refuse(bytes);
+    if (bytes >= kMaxRequestBytes) refuse(bytes);
+    HostReserve::require();
   }
   const DeviceLock lock(state);
   if (state.modes != 0) [[unlikely]] {
@@ -98,7 +102,7 @@ void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguou
   if (bytes >= kMaxRequestBytes - slack) refuse(bytes);
   const AllocationStack stack(state.observers.takes_stacks());
   const Context context = state.observers.gather_context(Contexts::state);
-  const DeviceLock lock(state);
+  const Operation lock(state.mutex);
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock, alignment);
   if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
   prepare(stream, lock);
@@ -149,7 +153,7 @@ void* FastPath::allocate_through_cache(std::size_t bytes, Stream stream) {
 
 // The heap serves, and while it is at it gives the cache some more of the size.
 void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
-  const DeviceLock lock(state);
+  const Operation lock(state.mutex);
   CacheBridge& caches = slow_.caches;
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
   caches.update_sums(lock);
@@ -239,7 +243,7 @@ bool FastPath::deallocate_checked(Block& block, const void* ptr, std::size_t byt
 }
 
 bool FastPath::record_stream(Block& block, const void* ptr, const KnownStream& stream) {
-  const DeviceLock lock(state);
+  const Operation lock(state.mutex);
   if (!HeapState::is_live(block, ptr)) return false;
   if (stream == block.arena->stream) return true;
   if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
@@ -269,7 +273,7 @@ void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
   if (bytes == 0) return nullptr;
   const AllocationStack stack(state.observers.takes_stacks());
   const Context context = state.observers.gather_context(HistoryOptions::Contexts::state);
-  const DeviceLock lock(state);
+  const Operation lock(state.mutex);
   if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
   state.drain_caches(lock);  // what lies in a cache is free to the user
   prepare(stream, lock);

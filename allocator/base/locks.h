@@ -11,6 +11,7 @@
 
 #include "base/bits.h"
 #include "base/bytes.h"
+#include "base/host_memory.h"
 
 #if defined(__clang__)
 #define CACHALOT_THREAD_ANNOTATION(x) __attribute__((x))
@@ -237,6 +238,17 @@ class CACHALOT_SCOPED_CAPABILITY DeviceLock {
   }
 
   Owner& owner_;
+};
+
+// An Operation is a DeviceLock of a function that changes tables, and may need host memory for that. Throws std::bad_alloc,
+// before anything has changed, if the reserve of host memory is not whole. What gives memory back goes without.
+class CACHALOT_SCOPED_CAPABILITY Operation : public DeviceLock<Mutex> {
+ public:
+  explicit Operation(Mutex& mutex) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS
+      : DeviceLock((HostReserve::require(), mutex)) {}
+  ~Operation() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {}  // NOLINT(modernize-use-equals-default)
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 };
 
 // An Unlocked releases the device's mutex for its scope, in a function that holds it.

@@ -49,25 +49,43 @@ MetadataMemory::MetadataMemory() : reserved_(kMostBytes + 2 * kHugePage) {
   }
   if (reservation_ == nullptr) throw std::bad_alloc();
   base_ = next_piece_ = end_ = aligned(reservation_, kHugePage) + kHugePage - kSmallBytes;
+  join();
 }
 
-MetadataMemory::~MetadataMemory() { munmap(reservation_, reserved_); }
+MetadataMemory::~MetadataMemory() {
+  leave();
+  munmap(reservation_, reserved_);
+}
 
-// Puts memory behind the next addresses.
-void MetadataMemory::extend() {
+// Puts memory behind the next addresses; returns false if there is none.
+bool MetadataMemory::extend() noexcept {
   const std::size_t before = static_cast<std::size_t>(end_ - reservation_);
   const bool small = static_cast<std::size_t>(end_ - base_) < kSmallBytes;
   const std::size_t bytes = small ? kPiece : kHugePage;
   const bool has_numbers = static_cast<std::size_t>(end_ - base_) + bytes <= kMostBytes;
-  if (!has_numbers || reserved_ - before < bytes || mprotect(end_, bytes, PROT_READ | PROT_WRITE) != 0)
-    throw std::bad_alloc();
+  if (!has_numbers || reserved_ - before < bytes || mprotect(end_, bytes, PROT_READ | PROT_WRITE) != 0) return false;
   if (!small) madvise(end_, bytes, MADV_HUGEPAGE);  // where that is not possible, 4 KiB pages do as well
   end_ += bytes;
+  return true;
+}
+
+// Returns false if there is no memory for so many bytes more.
+bool MetadataMemory::fill_up(std::size_t bytes) noexcept {
+  while (static_cast<std::size_t>(end_ - next_piece_) < bytes) {
+    if (!extend()) return false;
+  }
+  return true;
+}
+
+bool MetadataMemory::refill() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return fill_up(kReserve);
 }
 
 std::byte* MetadataMemory::take_pieces(std::size_t bytes) {
   const std::size_t whole = round_up(bytes, kPiece);
-  while (static_cast<std::size_t>(end_ - next_piece_) < whole) extend();
+  if (!fill_up(whole + kReserve)) note_shortage();
+  if (!fill_up(whole)) throw std::bad_alloc();
   next_piece_ += whole;
   return next_piece_ - whole;
 }

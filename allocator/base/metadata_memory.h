@@ -5,6 +5,8 @@
 // small; after that memory comes in huge pages where the system has them: tables of some MiB, looked at in random
 // places, cost a miss of the TLB at each look with 4 KiB pages (docs/decisions/0018 has the figures).
 //
+// Some pieces more than were handed out have memory: what an operation needs that has begun (base/host_memory.h).
+//
 // Thread-safe.
 #pragma once
 
@@ -14,10 +16,11 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 
 CACHALOT_BEGIN
 
-class MetadataMemory {
+class MetadataMemory final : private HostReserve::Part {
  public:
   // Reserves addresses: kMostBytes, or a share of what the process may have. Throws std::bad_alloc.
   MetadataMemory();
@@ -40,13 +43,16 @@ class MetadataMemory {
   std::size_t bytes() const;
 
   static constexpr std::size_t kPiece = 64 * kKiB;
+  static constexpr std::size_t kReserve = 8 * kPiece;
   static constexpr std::size_t kSmallBytes = kMiB;  // that come piece by piece
   static constexpr std::size_t kHugePage = 2 * kMiB;
   static constexpr std::size_t kMostBytes = (std::size_t{1} << 32) * kUnit;
 
  private:
   std::byte* take_pieces(std::size_t bytes);
-  void extend();
+  bool extend() noexcept;
+  bool refill() noexcept override;
+  bool fill_up(std::size_t bytes) noexcept;
 
   std::byte* base_;         // where the range begins, kSmallBytes before a multiple of kHugePage
   std::byte* reservation_;  // what was reserved: the range, with a beginning that is not used

@@ -14,6 +14,7 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "blocks/block.h"
 
 CACHALOT_BEGIN
@@ -198,7 +199,7 @@ class BinNodes {
   struct FreeNode {
     FreeNode* next;
   };
-  struct alignas(kCacheLine) Memory {
+  struct alignas(kCacheLine) Memory : HostObject {
     std::byte bytes[sizeof(BinLeaf)];
   };
   static constexpr std::size_t kChunkNodes = 16;
@@ -206,7 +207,7 @@ class BinNodes {
   void* allocate() noexcept;
 
   FreeNode* free_ = nullptr;
-  std::vector<std::unique_ptr<Memory[]>> chunks_;  // of kChunkNodes
+  Vector<std::unique_ptr<Memory[]>> chunks_;  // of kChunkNodes
 };
 
 class Bin {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "base/metadata_memory.h"
 #include "cachalot/change.h"
 #include "cachalot/device.h"
@@ -115,7 +116,7 @@ struct Block {
 static_assert(sizeof(Block) == 64);
 
 // What a block needs in rare modes only (garbage collection, recorded contexts).
-struct BlockDetail {
+struct BlockDetail : HostObject {
   std::uint64_t freed_at = 0;  // the pool's clock when it became free
   Context context;             // where it was allocated
   Context segment_context;     // of the first block: where its segment was first allocated for
@@ -191,7 +192,7 @@ class BlockSlab {
   int device_;
   MetadataMemory& memory_;
   Block* free_ = nullptr;
-  std::vector<Chunk*> chunks_;
+  Vector<Chunk*> chunks_;
 };
 
 CACHALOT_END

@@ -16,6 +16,7 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "blocks/bin.h"
 #include "blocks/block.h"
 #include "cachalot/pool_id.h"
@@ -154,7 +155,7 @@ class FreeBins {
   std::size_t metadata_bytes() const;
 
  private:
-  using Group = std::array<Bin, SizeBins::kPerGroup>;
+  struct Group : HostObject, std::array<Bin, SizeBins::kPerGroup> {};
 
   CACHALOT_FAST_PATH Block* best_fit_in_bins(std::size_t bytes) const {
     const std::size_t slot = SizeBins::slot_for(bytes);
@@ -304,7 +305,7 @@ struct Reach {
   }
 };
 
-struct Arena {
+struct Arena : HostObject {
   Arena(BlockPool& owner, const KnownStream& for_stream) : pool(owner), stream(for_stream) {}
   BlockPool& pool;
   const KnownStream stream;
@@ -349,7 +350,7 @@ class BlockPool {
     const auto found = by_stream_.find(key);
     return found != by_stream_.end() ? found->second : nullptr;
   }
-  const std::vector<std::unique_ptr<Arena>>& arenas() const { return arenas_; }
+  const Vector<std::unique_ptr<Arena>>& arenas() const { return arenas_; }
   // Removes the arenas for which leaves(arena), which does not throw: they have no block, live or free.
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
@@ -370,8 +371,8 @@ class BlockPool {
   PrivatePool* owner_;
   StreamKey last_key_ = StreamKey::none();
   Arena* last_ = nullptr;  // its arena, if that is a key
-  std::vector<std::unique_ptr<Arena>> arenas_;
-  std::unordered_map<StreamKey, Arena*> by_stream_;
+  Vector<std::unique_ptr<Arena>> arenas_;
+  HashMap<StreamKey, Arena*> by_stream_;
 };
 
 template <typename Leaves>

@@ -21,6 +21,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "base/metadata_memory.h"
 #include "blocks/block.h"
@@ -138,7 +139,7 @@ class PageMap {
   // Memory of one kind of node, and those of it that nothing leads to any more, all empty.
   template <typename Kind>
   struct Store {
-    std::vector<Kind*> spare;  // has room for all that were made
+    Vector<Kind*> spare;  // has room for all that were made
     std::size_t made = 0;
   };
   template <typename Kind>
@@ -170,7 +171,7 @@ class PageMap {
   Store<Table> tables_ CACHALOT_GUARDED_BY(mutex_);
   Store<Leaf> leaves_ CACHALOT_GUARDED_BY(mutex_);
   // How often, by the node's place in root_; not 0.
-  std::map<std::size_t, std::size_t> entered_ CACHALOT_GUARDED_BY(mutex_);
+  Map<std::size_t, std::size_t> entered_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 CACHALOT_END

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "blocks/block.h"
 
@@ -72,8 +73,8 @@ class LentWords {
     std::array<std::uint16_t, kWords> words;
   };
 
-  std::deque<Line> lines_;
-  std::vector<std::uint16_t*> free_;  // with room for all
+  Deque<Line> lines_;
+  Vector<std::uint16_t*> free_;  // with room for all
 };
 
 // What all depots of a device hold, and may hold.
@@ -86,7 +87,7 @@ struct DepotBudget {
 std::string validate(std::span<Block* const> blocks, std::size_t size_class, StreamKey stream);
 
 // Bounded, for each class and by the budget. Thread safety: any thread.
-class Depot {
+class Depot : public HostObject {
  public:
   explicit Depot(DepotBudget& budget) : budget_(budget) {}
 
@@ -118,7 +119,7 @@ class Depot {
   bool push(std::size_t size_class, Block* const* batch);
 
   DepotBudget& budget_;
-  std::deque<LentWords> words_;
+  Deque<LentWords> words_;
   mutable SpinMutex mutex_;
   std::atomic<std::uint32_t> batches_{0};
   std::array<Stack, SizeClass::kCount> stacks_;

@@ -23,6 +23,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/thread_local_state.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
@@ -60,7 +61,7 @@ class ThreadCache;
 // The part of a thread's cache for one stream, of the default pool's small blocks: a stack for each class, and in front of
 // them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
 // address that malloc returns need not wait until free has found the block that belongs to it.
-struct alignas(kCacheLine) StreamCache {
+struct alignas(kCacheLine) StreamCache : HostObject {
   StreamCache(StreamKey of, Depot& shared, ThreadCache& thread)
       : stream(of), depot(&shared), owner(thread), words(shared.add_words()) {}
 
@@ -101,7 +102,7 @@ struct alignas(kCacheLine) StreamCache {
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
 // Who is turned away from a recalled cache uses the heap, whose lock waits for its return.
-class alignas(kCacheLine) ThreadCache : public Recallable {
+class alignas(kCacheLine) ThreadCache : public Recallable, public HostObject {
  public:
   StreamCache* find(StreamKey stream) const;
   // For a stream of which it has none.
@@ -149,7 +150,7 @@ class alignas(kCacheLine) ThreadCache : public Recallable {
   std::atomic<std::int64_t> supplied_bytes_{0};  // by the heap and the depots, less what went back to them
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
-  std::vector<std::unique_ptr<StreamCache>> streams_;
+  Vector<std::unique_ptr<StreamCache>> streams_;
   bool has_ended_streams_ = false;
 };
 

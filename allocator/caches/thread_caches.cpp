@@ -133,8 +133,8 @@ void ThreadCaches::retire(ThreadCache& cache) {
   set_limits();
 }
 
-void ThreadCaches::end_streams_but(const std::set<StreamKey>& kept, const Held& held) {
-  std::vector<StreamKey> ending;
+void ThreadCaches::end_streams_but(const Set<StreamKey>& kept, const Held& held) {
+  Vector<StreamKey> ending;
   for (const auto& [stream, depot] : depots_) {
     if (!stream.is_immortal() && !kept.contains(stream)) ending.push_back(stream);
   }

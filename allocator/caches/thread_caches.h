@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "base/thread_local_state.h"
 #include "blocks/block_pool.h"
@@ -36,7 +37,7 @@
 
 CACHALOT_BEGIN
 
-class ThreadCaches {
+class ThreadCaches : public HostObject {
  public:
   enum class Which { all, of_others_with_blocks };
   // Holds caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
@@ -102,7 +103,7 @@ class ThreadCaches {
   // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches
   // again.
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
-  void end_streams_but(const std::set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
+  void end_streams_but(const Set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.
   std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
   // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
@@ -153,11 +154,11 @@ class ThreadCaches {
   std::uint64_t visits_ CACHALOT_GUARDED_BY(device_lock) = 0;      // of all threads to the heap
   std::uint64_t last_drain_ CACHALOT_GUARDED_BY(device_lock) = 0;  // at which visit
   std::uint32_t drains_in_a_row_ CACHALOT_GUARDED_BY(device_lock) = 0;
-  std::unordered_map<StreamKey, std::unique_ptr<Depot>> depots_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<std::unique_ptr<Depot>> ended_
+  HashMap<StreamKey, std::unique_ptr<Depot>> depots_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<std::unique_ptr<Depot>> ended_
       CACHALOT_GUARDED_BY(device_lock);  // of streams that have ended, while blocks have words of theirs
-  std::vector<std::unique_ptr<ThreadCache>> threads_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
+  Vector<std::unique_ptr<ThreadCache>> threads_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
 };
 
 CACHALOT_END

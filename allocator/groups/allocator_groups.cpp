@@ -144,11 +144,11 @@ Snapshot AllocatorFigures::snapshot(PoolId pool, bool include_traces) {
 }
 
 void AllocatorFigures::reset_peak_stats(int device) {
-  for (DeviceAllocator* allocator : state_.selected(device)) allocator->inspection.reset_peak_stats();
+  for (const auto& allocator : state_.selected(device)) allocator->inspection.reset_peak_stats();
 }
 
 void AllocatorFigures::reset_accumulated_stats(int device) {
-  for (DeviceAllocator* allocator : state_.selected(device)) allocator->inspection.reset_accumulated_stats();
+  for (const auto& allocator : state_.selected(device)) allocator->inspection.reset_accumulated_stats();
 }
 
 std::size_t AllocatorFigures::largest_available(int device, bool starting_from_free_memory) {
@@ -234,7 +234,7 @@ auto with_pool(const AllocatorState& state, int device, PoolId pool, Action acti
   try {
     return action(allocator);
   } catch (const InvalidArgument& refusal) {
-    for (Guard* guard : state.guards(device)) guard->report_released_pool(pool, refusal.what());
+    for (const auto& guard : state.guards(device)) guard->report_released_pool(pool, refusal.what());
     throw;
   }
 }
@@ -243,14 +243,14 @@ auto with_pool(const AllocatorState& state, int device, PoolId pool, Action acti
 
 void AllocatorPools::create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) {
   state_.at(device).pools.create_or_retain_pool(pool, std::move(provider));
-  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
 }
 
 void AllocatorPools::begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) {
   DeviceAllocator& allocator = state_.at(device);
-  for (Guard* guard : state_.guards(device)) guard->report_released_pool(pool, "begin_allocate_to_pool");
+  for (const auto& guard : state_.guards(device)) guard->report_released_pool(pool, "begin_allocate_to_pool");
   allocator.pools.begin_allocate_to_pool(pool, std::move(filter), reason);
-  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
 }
 
 // What gives back does nothing in a forked child, as frees: destructors call it.
@@ -267,7 +267,7 @@ void AllocatorPools::end_capture(int device) {
 void AllocatorPools::release_pool(int device, PoolId pool) {
   if (state_.is_inherited()) return;
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.release_pool(pool); });
-  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
 }
 
 int AllocatorPools::pool_use_count(int device, PoolId pool) const {
@@ -283,7 +283,7 @@ void AllocatorPools::set_no_split(int device, PoolId pool) {
 // What is in quarantine is no allocation of the pool, for the user.
 bool AllocatorPools::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
   if (!state_.is_guarded()) return state_.at(device).checkpoints.pool_has_exactly(pool, live);
-  for (Guard* guard : state_.guards(device)) guard->drain();
+  for (const auto& guard : state_.guards(device)) guard->drain();
   const Guard& guard = *state_.guards(device).front();
   std::vector<void*> in_heap;
   in_heap.reserve(live.size());
@@ -293,7 +293,7 @@ bool AllocatorPools::pool_has_exactly(int device, PoolId pool, const std::vector
 }
 
 PoolCheckpoint AllocatorPools::checkpoint_pool(int device, PoolId pool) const {
-  for (Guard* guard : state_.guards(device)) guard->drain();
+  for (const auto& guard : state_.guards(device)) guard->drain();
   return with_pool(state_, device, pool,
                    [&](DeviceAllocator& allocator) { return allocator.checkpoints.checkpoint_pool(pool); });
 }
@@ -309,9 +309,10 @@ namespace {
 
 // Those of selected(device) that have the pool. Refuses before any of them has done anything.
 std::vector<DeviceAllocator*> sleepers(const AllocatorState& state, PoolId pool, int device, const char* call) {
-  std::vector<DeviceAllocator*> allocators = state.selected(device);
-  std::erase_if(allocators,
-                [&](const DeviceAllocator* allocator) { return !allocator->sleeping.may_sleep(pool, call); });
+  std::vector<DeviceAllocator*> allocators;
+  for (const auto& allocator : state.selected(device)) {
+    if (allocator->sleeping.may_sleep(pool, call)) allocators.push_back(allocator.get());
+  }
   return allocators;
 }
 
@@ -320,9 +321,9 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
     for (DeviceAllocator* allocator : allocators) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::restore_physical, allocator->state.index});
-      for (Guard* guard : state.guards(allocator->state.index)) guard->drain();
+      for (const auto& guard : state.guards(allocator->state.index)) guard->drain();
       allocator->sleeping.restore_physical(pool);
-      for (Guard* guard : state.guards(allocator->state.index)) guard->wake();
+      for (const auto& guard : state.guards(allocator->state.index)) guard->wake();
       allocator->tell_if_crossed();
     }
   });
@@ -332,15 +333,24 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
 
 void AllocatorSleep::begin_tagged(std::string_view tag, int device) {
   CACHALOT_REQUIRE(!tag.empty(), "begin_tagged: the tag is '{}'; it must not be empty", tag);
-  const std::vector<DeviceAllocator*> allocators = state_.selected(device);
+  const auto allocators = state_.selected(device);
   const PoolId pool = state_.tags.make(tag);
-  for (DeviceAllocator* allocator : allocators) allocator->pools.begin_tagged(pool, tag);
+  std::size_t begun = 0;
+  try {
+    for (const auto& allocator : allocators) {
+      allocator->pools.begin_tagged(pool, tag);
+      ++begun;
+    }
+  } catch (...) {
+    for (const auto& allocator : allocators.first(begun)) allocator->pools.end_tagged(pool, tag);
+    throw;
+  }
 }
 
 void AllocatorSleep::end_tagged(std::string_view tag, int device) {
   state_.require_own_process();
   const PoolId pool = state_.tags.pool_of(tag);
-  for (DeviceAllocator* allocator : state_.selected(device)) allocator->pools.end_tagged(pool, tag);
+  for (const auto& allocator : state_.selected(device)) allocator->pools.end_tagged(pool, tag);
 }
 
 std::vector<TagMemory> AllocatorSleep::tags() const {
@@ -359,16 +369,15 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
 }
 
 void AllocatorSleep::release_physical(std::string_view tag, bool save, int device) {
-  const std::vector<DeviceAllocator*> allocators = state_.selected(device);
-  for (const DeviceAllocator* allocator : allocators) allocator->sleeping.require_pages("release_physical");
+  const auto allocators = state_.selected(device);
+  for (const auto& allocator : allocators) allocator->sleeping.require_pages("release_physical");
   const PoolId pool = state_.tags.pool_of(tag);
-  for (DeviceAllocator* allocator : allocators) allocator->pools.create_tag(pool, tag);
+  for (const auto& allocator : allocators) allocator->pools.create_tag(pool, tag);
   release_physical(pool, save, device);
 }
 
 void AllocatorSleep::restore_physical(std::string_view tag, int device) {
-  for (const DeviceAllocator* allocator : state_.selected(device))
-    allocator->sleeping.require_pages("restore_physical");
+  for (const auto& allocator : state_.selected(device)) allocator->sleeping.require_pages("restore_physical");
   const PoolId pool = state_.tags.pool_of(tag);
   wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
 }
@@ -392,7 +401,7 @@ void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
                                 {SlowWork::Kind::release_physical, allocator->state.index});
       const auto release = [&] { allocator->sleeping.release_physical(pool, save); };
       if (!state_.is_guarded()) release();
-      for (Guard* guard : state_.guards(allocator->state.index)) guard->put_to_sleep(release);
+      for (const auto& guard : state_.guards(allocator->state.index)) guard->put_to_sleep(release);
     }
   });
 }

@@ -65,11 +65,10 @@ void AllocatorState::refuse_device(int device) const {
       formatted("device {} is not one of the {} devices (0 to {})", device, count, static_cast<int>(count) - 1));
 }
 
-std::vector<DeviceAllocator*> AllocatorState::selected(int device) const {
-  if (device != kAllDevices) return {&at(device)};
-  std::vector<DeviceAllocator*> all;
-  for (const auto& allocator : devices()) all.push_back(allocator.get());
-  return all;
+std::span<const std::unique_ptr<DeviceAllocator>> AllocatorState::selected(int device) const {
+  if (device == kAllDevices) return devices();
+  at(device);
+  return std::span(own_.devices).subspan(static_cast<std::size_t>(device), 1);
 }
 
 DeviceAllocator& AllocatorState::owner_of(const Block& block) const {
@@ -170,13 +169,11 @@ AllocatorState::Found AllocatorState::find(const void* ptr) const {
   return {nullptr, ptr};
 }
 
-std::vector<Guard*> AllocatorState::guards(int device) const {
+std::span<const std::unique_ptr<Guard>> AllocatorState::guards(int device) const {
   require_own_process();
-  std::vector<Guard*> chosen;
-  for (std::size_t i = 0; i < own_.guards.size(); ++i) {
-    if (device == kAllDevices || device == static_cast<int>(i)) chosen.push_back(own_.guards[i].get());
-  }
-  return chosen;
+  if (device == kAllDevices) return own_.guards;
+  if (static_cast<unsigned>(device) >= own_.guards.size()) return {};
+  return std::span(own_.guards).subspan(static_cast<std::size_t>(device), 1);
 }
 
 CACHALOT_END

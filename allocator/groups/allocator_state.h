@@ -11,11 +11,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "base/process.h"
 #include "blocks/page_map.h"
 #include "cachalot/kernels.h"
@@ -40,7 +42,7 @@ class LateFrees {
   // Calls free(ptr), which returns false to be asked again, for each without the lock. Returns whether anything was freed.
   template <typename Free>
   bool retry(Free free) {
-    std::vector<void*> late;
+    Vector<void*> late;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       late.swap(waiting_);
@@ -53,7 +55,7 @@ class LateFrees {
 
  private:
   std::mutex mutex_;
-  std::vector<void*> waiting_;
+  Vector<void*> waiting_;
   bool has_had_any_ = false;
 };
 
@@ -89,7 +91,7 @@ class AllocatorState final : public ForkAware {
   // Throws InvalidArgument for an index without a device, and in a forked child.
   DeviceAllocator& at(int device) const;
   // The device, or with kAllDevices all of them.
-  std::vector<DeviceAllocator*> selected(int device) const;
+  std::span<const std::unique_ptr<DeviceAllocator>> selected(int device) const;
   DeviceAllocator& owner_of(const Block& block) const;
 
   // The heap's block behind the user's pointer, still to be checked by its device.
@@ -105,7 +107,7 @@ class AllocatorState final : public ForkAware {
   // One for each device; none without a guard, and in a forked child.
   const Guards& guards() const { return own_.guards; }
   // Of selected(device); none without a guard.
-  std::vector<Guard*> guards(int device) const;
+  std::span<const std::unique_ptr<Guard>> guards(int device) const;
   GuardLog& guard_log() const { return *own_.guard_log; }
   // Runs `action`, and throws what guard handlers throw for its reports when it is done.
   template <typename Action>

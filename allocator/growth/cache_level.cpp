@@ -11,13 +11,13 @@ CACHALOT_BEGIN
 // --- lower ----------------------------------------------------------------------------------------------------------------
 
 std::size_t CacheLevel::trim(std::size_t keep_bytes) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   return give_back(keep_bytes, /*may_exceed=*/false, growing);
 }
 
 void CacheLevel::come_under_limit() {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   give_back(state_.ledger.limit(growing), /*may_exceed=*/true, growing);
 }
@@ -37,7 +37,7 @@ std::size_t CacheLevel::give_back(std::size_t most_held, bool may_exceed, Growin
 void CacheLevel::reserve(std::size_t bytes) {
   CACHALOT_REQUIRE(bytes < kMaxRequestBytes, "reserve: {} bytes are asked for; it must be less than 1 EiB ({} bytes)",
                    bytes, kMaxRequestBytes);
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   limits_.measure(lock);
   {
     Growing growing(state_.growth_mutex, lock);

@@ -9,8 +9,8 @@
 
 CACHALOT_BEGIN
 
-std::vector<Block*> Checkpoints::heads_of(const PrivatePool& pool, const Held& /*held*/) const {
-  std::vector<Block*> heads;
+Vector<Block*> Checkpoints::heads_of(const PrivatePool& pool, const Held& /*held*/) const {
+  Vector<Block*> heads;
   for (const auto& [address, head] : state_.blocks.segments()) {
     if (head->arena->pool.owner() == &pool) heads.push_back(head);
   }
@@ -20,8 +20,8 @@ std::vector<Block*> Checkpoints::heads_of(const PrivatePool& pool, const Held& /
 bool Checkpoints::pool_has_exactly(PoolId id, const std::vector<void*>& live) const {
   const DeviceLock lock(state_.mutex);
   const PrivatePool& pool = pools_.existing(id, "Could not find pool of id", lock);
-  const std::unordered_set<Address> expected = [&] {
-    std::unordered_set<Address> addresses;
+  const HashSet<Address> expected = [&] {
+    HashSet<Address> addresses;
     for (const void* ptr : live) addresses.insert(as_address(ptr));
     return addresses;
   }();
@@ -66,7 +66,7 @@ void Checkpoints::require_no_pending_frees(const PrivatePool& pool, const Held& 
 void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint,
                                      const Held& held) const {
   require_no_pending_frees(pool, held);
-  std::unordered_set<Address> seen;
+  HashSet<Address> seen;
   for (const PoolCheckpoint::Segment& segment : checkpoint.segments) {
     CACHALOT_REQUIRE(!segment.blocks.empty(), "a checkpointed segment of pool ({}, {}) has no blocks", pool.id.first,
                      pool.id.second);
@@ -92,14 +92,14 @@ void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoi
 
 // As PyTorch: free all that is live in the pool, take every block of the checkpoint, free those it shows as free.
 RestoreResult Checkpoints::restore_pool(const PoolCheckpoint& checkpoint) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);  // the growth strategy's tables change
   PrivatePool& pool = pools_.existing(checkpoint.pool, "Could not find private pool id", growing);
   require_awake(&pool, state_.index);
   require_restorable(pool, checkpoint, growing);
   caches_.gather(growing);
   RestoreResult result;
-  std::vector<Block*> live;
+  Vector<Block*> live;
   for (Block* block : heads_of(pool, growing)) {
     for (; !block->is_edge(); block = block->next) {
       if (block->has(Block::kAllocated)) live.push_back(block);
@@ -118,7 +118,7 @@ RestoreResult Checkpoints::restore_pool(const PoolCheckpoint& checkpoint) {
 
 void Checkpoints::restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result,
                                   Held& held) {
-  std::vector<Block*> blocks;
+  Vector<Block*> blocks;
   Block* block = &head;
   for (const PoolCheckpoint::Block& state : segment.blocks) {
     blocks.push_back(block);

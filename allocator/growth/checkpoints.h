@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/host_memory.h"
 #include "cachalot/private_pool.h"
 #include "heap/cache_bridge.h"
 #include "heap/heap_state.h"
@@ -24,7 +25,7 @@ class Checkpoints {
   RestoreResult restore_pool(const PoolCheckpoint& checkpoint);
 
  private:
-  std::vector<Block*> heads_of(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
+  Vector<Block*> heads_of(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint,
                           const Held& held) const CACHALOT_HELD;
   void require_no_pending_frees(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "cachalot/shared_memory.h"
 #include "heap/heap_state.h"
 
@@ -18,7 +19,7 @@ CACHALOT_BEGIN
 // What goes back, and how much that is.
 template <typename Unit>
 struct ChosenUnits {
-  std::vector<Unit> units;
+  Vector<Unit> units;
   std::size_t bytes = 0;
 };
 
@@ -31,7 +32,7 @@ struct TrimGoal {
   // Returns those of `units` to give back, of which `size_of` tells the bytes: the largest first, since these take the
   // fewest calls.
   template <typename Unit, typename SizeOf>
-  ChosenUnits<Unit> choose(const std::vector<Unit>& units, SizeOf size_of) const;
+  ChosenUnits<Unit> choose(const Vector<Unit>& units, SizeOf size_of) const;
 
  private:
   // Returns the indices of the units with these sizes.
@@ -39,7 +40,7 @@ struct TrimGoal {
 };
 
 template <typename Unit, typename SizeOf>
-ChosenUnits<Unit> TrimGoal::choose(const std::vector<Unit>& units, SizeOf size_of) const {
+ChosenUnits<Unit> TrimGoal::choose(const Vector<Unit>& units, SizeOf size_of) const {
   std::vector<std::size_t> sizes;
   sizes.reserve(units.size());
   for (const Unit& unit : units) sizes.push_back(size_of(unit));

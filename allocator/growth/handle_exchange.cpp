@@ -22,7 +22,7 @@ bool HandleExchange::is_steady(const Held& /*held*/) const {
 }
 
 HandleExchange::Step HandleExchange::tidy() {
-  DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   return step(growing);
 }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "growth/background_thread.h"
 #include "growth/page_driver.h"
 #include "heap/stream_clocks.h"
@@ -59,9 +60,9 @@ class HandleExchange {
   PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver& driver_;
   StreamClocks& clocks_;
-  std::vector<HandleId> candidates_ CACHALOT_GUARDED_BY(device_lock);  // the next is the last
-  std::int64_t changed_us_ CACHALOT_GUARDED_BY(device_lock) = 0;       // on the device's clock
-  bool has_changed_ CACHALOT_GUARDED_BY(device_lock) = false;          // the device last refused memory
+  Vector<HandleId> candidates_ CACHALOT_GUARDED_BY(device_lock);  // the next is the last
+  std::int64_t changed_us_ CACHALOT_GUARDED_BY(device_lock) = 0;  // on the device's clock
+  bool has_changed_ CACHALOT_GUARDED_BY(device_lock) = false;     // the device last refused memory
   BackgroundThread thread_;
 };
 

@@ -70,9 +70,9 @@ class BackingCalls {
     return is_made;
   }
 
-  std::size_t dropped = 0;            // of plan.drops: these are unmapped, whatever came after
-  std::vector<MemoryHandle> created;  // for plan.growths
-  std::vector<Orphan> orphans;
+  std::size_t dropped = 0;       // of plan.drops: these are unmapped, whatever came after
+  Vector<MemoryHandle> created;  // for plan.growths
+  Vector<Orphan> orphans;
 
  private:
   struct Mapped {
@@ -103,7 +103,7 @@ class BackingCalls {
     return true;
   }
   void map() {
-    std::vector<Mapped> wanted;
+    Vector<Mapped> wanted;
     for (std::size_t i = 0; i < created.size(); ++i) {
       wanted.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
     }
@@ -149,7 +149,7 @@ class BackingCalls {
   const std::vector<int>& peers_;
   const BackingPlan& plan_;
   const PhysicalPages& pages_;
-  std::vector<Mapped> mapped_;
+  Vector<Mapped> mapped_;
 };
 
 }  // namespace
@@ -167,7 +167,7 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
   const std::size_t new_bytes = plan.new_pages * pages_.page_bytes();
   std::optional<Ledger::Ask> ask = state_.ledger.ask(new_bytes, growing);
   if (!ask) return nullptr;
-  const std::vector<PageHeap::VacatedStretch> vacated = pages_.begin(plan);
+  const Vector<PageHeap::VacatedStretch> vacated = pages_.begin(plan);
   std::size_t moving_bytes = 0;
   for (const PageHeap::VacatedStretch& part : vacated) moving_bytes += part.bytes;
   const Ledger::Move move(state_.ledger, moving_bytes, growing);
@@ -193,7 +193,7 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
   return &book_plan(plan, vacated, calls.created, request, context, growing);
 }
 
-void PageDriver::show_created(const BackingPlan& plan, const std::vector<MemoryHandle>& created, const Held& /*held*/) {
+void PageDriver::show_created(const BackingPlan& plan, const Vector<MemoryHandle>& created, const Held& /*held*/) {
   for (std::size_t i = 0; i < created.size(); ++i) {
     const auto& [at, count] = plan.growths[i];
     const HandleId id = pages_.pages().add(created[i], count, at);
@@ -202,8 +202,8 @@ void PageDriver::show_created(const BackingPlan& plan, const std::vector<MemoryH
 }
 
 // The books follow the driver.
-Block& PageDriver::book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
-                             const std::vector<MemoryHandle>& created, Request request, const Context& context,
+Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
+                             const Vector<MemoryHandle>& created, Request request, const Context& context,
                              Growing& growing) {
   PhysicalPages& pages = pages_.pages();
   show_created(plan, created, growing);
@@ -228,7 +228,7 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const std::vector<PageHeap
   return block;
 }
 
-void PageDriver::tell_of_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
+void PageDriver::tell_of_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                               const Arena& arena, const Context& context, const Held& held) {
   const std::size_t page = pages_.page_bytes();
   using Action = Change::Action;
@@ -313,7 +313,7 @@ void PageDriver::free_orphans(Growing& growing) {
 
 void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) {
   free_orphans(growing);
-  const std::vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
+  const Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
   if (idle.empty()) return;
   pages_.claim_handles(idle);
   std::exception_ptr error;
@@ -364,7 +364,7 @@ void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growin
 struct PageDriver::Exchange {
   HandleId id;
   BackingPlan plan;  // the new handles
-  std::vector<PageHeap::VacatedStretch> vacated;
+  Vector<PageHeap::VacatedStretch> vacated;
 };
 
 // Reserved memory stays the same throughout. The growth mutex keeps others from the addresses meanwhile.
@@ -403,7 +403,7 @@ bool PageDriver::exchange_handle(HandleId id, Growing& growing) {
   return is_backed;
 }
 
-void PageDriver::book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created, Growing& growing) {
+void PageDriver::book_exchange(const Exchange& exchange, const Vector<MemoryHandle>& created, Growing& growing) {
   show_created(exchange.plan, created, growing);
   for (const PageHeap::VacatedStretch& part : exchange.vacated) {
     pages_.reopen(part);
@@ -465,7 +465,7 @@ void PageDriver::give_back_everything() noexcept CACHALOT_NO_THREAD_SAFETY_ANALY
 SharedMemory PageDriver::share(const Block& block, Growing& growing) {
   SharedMemory memory;
   memory.bytes = block.size();
-  const std::vector<PageHeap::ShownHandle> views = pages_.views_of(block.address, block.end());
+  const Vector<PageHeap::ShownHandle> views = pages_.views_of(block.address, block.end());
   memory.offset = block.address - views.front().at;
   for (const PageHeap::ShownHandle& view : views) {
     const PhysicalHandle& handle = pages_.pages().handle(view.handle);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "cachalot/shared_memory.h"
 #include "growth/growth.h"
 #include "growth/sharing.h"
@@ -40,7 +41,7 @@ class SavedMemory {
 struct Orphan {
   MemoryHandle memory;
   std::size_t bytes;
-  std::vector<Address> views;
+  Vector<Address> views;
 };
 
 // Returns where pages of the range are counted.
@@ -95,15 +96,14 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
-  void show_created(const BackingPlan& plan, const std::vector<MemoryHandle>& created, const Held& held) CACHALOT_HELD;
+  void show_created(const BackingPlan& plan, const Vector<MemoryHandle>& created, const Held& held) CACHALOT_HELD;
   struct Exchange;
-  void book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created,
-                     Growing& growing) CACHALOT_GROWING;
+  void book_exchange(const Exchange& exchange, const Vector<MemoryHandle>& created, Growing& growing) CACHALOT_GROWING;
   void book_loss(const Exchange& exchange, const Orphan& rest, Growing& growing) CACHALOT_GROWING;
-  Block& book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
-                   const std::vector<MemoryHandle>& created, Request request, const Context& context,
+  Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
+                   const Vector<MemoryHandle>& created, Request request, const Context& context,
                    Growing& growing) CACHALOT_GROWING;
-  void tell_of_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated, const Arena& arena,
+  void tell_of_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated, const Arena& arena,
                     const Context& context, const Held& held) CACHALOT_HELD;
   void remember_context(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
 
@@ -113,7 +113,7 @@ class PageDriver {
   SharedHandles& handles_;
   SavedMemory& saved_;
   std::uint64_t plans_with_calls_ CACHALOT_GUARDED_BY(device_lock) = 0;
-  std::vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

@@ -69,7 +69,7 @@ void SparePages::return_whole_pages(const Growth& growth, const Held& held) {
         BlockPool& large_pool = pool.owner() != nullptr ? pool.owner()->large : state_.large(held);
         for (const auto& arena : pool.arenas()) {
           if (arena->bins.best_fit(page) == nullptr) continue;
-          std::vector<Block*> whole;
+          Vector<Block*> whole;
           arena->bins.for_each_of_at_least(page, [&](Block& block) {
             holds(held);
             const bool holds_page = round_up(block.address, page) + page <= block.end();
@@ -145,7 +145,7 @@ void PageGrowth::drop_stale_views(Growing& growing) {
 void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {
   PhysicalPages& pages = pages_.pages();
   for (HandleId id = 0; id < pages.handle_ids() && pages.live_views() > enough; ++id) {
-    const std::vector<View> views = pages.handle(id).views;
+    const Vector<View> views = pages.handle(id).views;
     for (const View& view : views) {
       if (!PhysicalPages::may_unmap(view) || pages_.range_of(view.address)->owner != nullptr) continue;
       const std::size_t bytes = pages.bytes(pages.handle(id));
@@ -315,7 +315,7 @@ bool PageGrowth::may_wait_for_others(Request request, const Held& held) const {
 bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
                                         PlacementRules rules, Growing& growing) {
   if (!may_wait_for_others(request, growing)) return false;
-  std::vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
+  Vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
   const auto want = [&](const Block& block) {
     holds(growing);
     const StreamClock* const other = &clocks_.of(block.arena->stream, growing);
@@ -431,7 +431,7 @@ SharedMemory PageGrowth::share(const Block& block, Address /*base*/, Growing& gr
 
 // All blocks of the pool are free.
 void PageGrowth::separate_kinds(PrivatePool& pool, Growing& growing) {
-  std::vector<Block*> heads;
+  Vector<Block*> heads;
   for (const auto& [address, head] : state_.blocks.segments()) {
     if (head->arena->pool.owner() == &pool) heads.push_back(head);
   }
@@ -551,7 +551,7 @@ std::size_t PageGrowth::trim(const TrimGoal& goal, Growing& growing) {
 
 std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   free_orphans(growing);
-  std::vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
+  Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
   std::erase_if(idle, [&](HandleId id) {
     holds(growing);
     return !is_idle_and_done(id, growing);

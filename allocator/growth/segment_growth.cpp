@@ -141,14 +141,14 @@ void SegmentGrowth::collect_garbage(Growing& growing) {
   const std::size_t target = garbage_bytes(state_, growing);
   if (target == 0) return;
   const BlockPool& large = state_.large(growing);
-  std::vector<Block*> candidates;
+  Vector<Block*> candidates;
   append_free_segments(large, candidates);
   const auto age = [&](const Block* block) {
     holds(growing);
     return large.clock - state_.blocks.freed_at(*block);
   };
 
-  std::vector<Block*> released;
+  Vector<Block*> released;
   std::size_t released_bytes = 0;
   while (released_bytes < target && !candidates.empty()) {
     double total_age = 0;
@@ -167,7 +167,7 @@ void SegmentGrowth::collect_garbage(Growing& growing) {
 }
 
 // Leaves out what is held for a reservation, if there is one.
-void SegmentGrowth::keep_reservation(std::vector<Block*>& released, const Held& held) const {
+void SegmentGrowth::keep_reservation(Vector<Block*>& released, const Held& held) const {
   const std::size_t kept = state_.ledger.kept_bytes(held);
   if (kept == 0) return;
   std::size_t left = state_.ledger.held_bytes(held) - kept;
@@ -188,12 +188,12 @@ bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
     release({block}, growing);
     return true;
   }
-  std::vector<Block*> oversize;
+  Vector<Block*> oversize;
   bins.for_each([&](Block& block) {
     holds(growing);
     if (is_oversize(block.size(), state_.options) && !block.is_split()) oversize.push_back(&block);
   });
-  std::vector<Block*> released;
+  Vector<Block*> released;
   std::size_t released_bytes = 0;
   for (auto block = oversize.rbegin(); block != oversize.rend() && released_bytes < wanted; ++block) {
     released.push_back(*block);
@@ -204,7 +204,7 @@ bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
 }
 
 void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
-  std::vector<Block*> blocks;
+  Vector<Block*> blocks;
   if (owner != nullptr) {
     append_free_segments(owner->small, blocks);
     append_free_segments(owner->large, blocks);
@@ -216,7 +216,7 @@ void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
 }
 
 std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
-  std::vector<Block*> blocks;
+  Vector<Block*> blocks;
   append_free_segments(state_.large(growing), blocks);
   append_free_segments(state_.small(growing), blocks);
   const auto [chosen, bytes] = goal.choose(blocks, [](const Block* block) { return block->size(); });
@@ -225,8 +225,8 @@ std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
 }
 
 // Free blocks that are whole segments, in PyTorch's order: by stream, size and address.
-void SegmentGrowth::append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks) {
-  std::vector<const Arena*> arenas;
+void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) {
+  Vector<const Arena*> arenas;
   for (const auto& arena : pool.arenas()) arenas.push_back(arena.get());
   std::sort(arenas.begin(), arenas.end(),
             [](const Arena* a, const Arena* b) { return a->stream.handle < b->stream.handle; });
@@ -239,8 +239,8 @@ void SegmentGrowth::append_free_segments(const BlockPool& pool, std::vector<Bloc
 
 // All leave the heap before the lock is let go for the first of them, so that no other thread takes one up meanwhile.
 // Should the device refuse one, it and those after it return to the heap.
-void SegmentGrowth::release(const std::vector<Block*>& blocks, Growing& growing) {
-  std::vector<Departing> departing;
+void SegmentGrowth::release(const Vector<Block*>& blocks, Growing& growing) {
+  Vector<Departing> departing;
   departing.reserve(blocks.size());
   for (Block* block : blocks) {
     const BlockDetail* detail = state_.blocks.slab().find_detail(*block);

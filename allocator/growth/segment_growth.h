@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "growth/growth.h"
 #include "growth/supply.h"
 #include "heap/cache_bridge.h"
@@ -43,10 +44,10 @@ class SegmentGrowth : public Growth {
   std::size_t unused_segment_size(const Held& held) const CACHALOT_HELD;
   Block* take_from_ended(Request request, Growing& growing) CACHALOT_GROWING;
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
-  void keep_reservation(std::vector<Block*>& released, const Held& held) const CACHALOT_HELD;
+  void keep_reservation(Vector<Block*>& released, const Held& held) const CACHALOT_HELD;
   bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
-  static void append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks);
-  void release(const std::vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
+  static void append_free_segments(const BlockPool& pool, Vector<Block*>& blocks);
+  void release(const Vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
   void give_back(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   void return_to_heap(const Departing& segment, const Held& held) CACHALOT_HELD;
 
@@ -74,7 +75,7 @@ class AsyncGrowth final : public SegmentGrowth {
   bool captures(Stream stream);
 
   // Segments of the device's malloc: a stream that captures takes none of the pool.
-  std::set<Address> plain_ CACHALOT_GUARDED_BY(growth_lock);
+  Set<Address> plain_ CACHALOT_GUARDED_BY(growth_lock);
 };
 
 CACHALOT_END

@@ -171,7 +171,7 @@ std::optional<std::size_t> Sharing::handle_count(const Block& block, const void*
 }
 
 std::optional<SharedMemory> Sharing::share(const Block& block, const void* ptr) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   if (!HeapState::is_live(block, ptr)) return std::nullopt;
   require_awake(block.arena->pool.owner(), state_.index, "shared");
@@ -179,7 +179,7 @@ std::optional<SharedMemory> Sharing::share(const Block& block, const void* ptr) 
 }
 
 Address Sharing::open_shared(const SharedMemory& memory) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   Address base = 0;
   const auto open = [&] {
@@ -191,8 +191,7 @@ Address Sharing::open_shared(const SharedMemory& memory) {
 }
 
 // Calls the driver, which may need memory for its tables: should it have none, once more after what can be given back was.
-void Sharing::call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes,
-                              Growing& growing) {
+void Sharing::call_or_recover(FunctionRef<void()> call, const char* purpose, std::size_t bytes, Growing& growing) {
   const auto try_once = [&] {
     holds(growing);
     const Unlocked<Held> unlocked(growing);
@@ -222,13 +221,13 @@ bool Sharing::close_shared(Address base) {
 // --- other GPUs ---------------------------------------------------------------------------------------------------------
 
 void Sharing::enable_access_to(int peer) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   call_or_recover([&] { state_.device->enable_peer_access(peer); }, "use another GPU's memory", 0, growing);
 }
 
 void Sharing::open_to(int peer) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   if (std::find(handles_.peers.begin(), handles_.peers.end(), peer) != handles_.peers.end()) return;
   std::vector<int> peers = handles_.peers;

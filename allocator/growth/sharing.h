@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/function_ref.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "cachalot/shared_memory.h"
 #include "growth/growth.h"
@@ -41,7 +43,7 @@ class ExportedHandles {
 
  private:
   Device& device_;
-  std::unordered_map<MemoryHandle, Export> exports_;
+  HashMap<MemoryHandle, Export> exports_;
   std::uint32_t newest_ = 0;
 };
 
@@ -74,7 +76,7 @@ class ImportedMemory {
   };
   struct Import {
     std::size_t bytes = 0;  // of addresses; 0: a segment
-    std::vector<Mapping> mappings = {};
+    Vector<Mapping> mappings = {};
     bool is_used = false;
   };
   using Imports = std::multimap<Address, Import>;  // a segment that is opened twice has one address
@@ -118,7 +120,7 @@ class Sharing {
   void open_to(int peer);
 
  private:
-  void call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes,
+  void call_or_recover(FunctionRef<void()> call, const char* purpose, std::size_t bytes,
                        Growing& growing) CACHALOT_GROWING;
 
   HeapState& state_;

@@ -26,13 +26,13 @@ PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const
   return pool;
 }
 
-std::vector<HandleId> SleepingPools::handles_of(const PrivatePool& pool, bool asleep, const Held& /*held*/) const {
-  std::vector<HandleId> handles = pages().handles_of(pool);
+Vector<HandleId> SleepingPools::handles_of(const PrivatePool& pool, bool asleep, const Held& /*held*/) const {
+  Vector<HandleId> handles = pages().handles_of(pool);
   std::erase_if(handles, [&](HandleId id) { return pages().pages().handle(id).is_asleep() != asleep; });
   return handles;
 }
 
-std::size_t SleepingPools::bytes_of(const std::vector<HandleId>& handles, const Held& /*held*/) const {
+std::size_t SleepingPools::bytes_of(const Vector<HandleId>& handles, const Held& /*held*/) const {
   std::size_t bytes = 0;
   for (const HandleId id : handles) bytes += pages().pages().bytes(pages().pages().handle(id));
   return bytes;
@@ -44,7 +44,7 @@ bool SleepingPools::may_sleep(PoolId id, const char* call) const {
 }
 
 bool SleepingPools::release_physical(PoolId id, bool save) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   PrivatePool* const pool = require_may_sleep(id, "release_physical", growing);
   if (pool == nullptr) return false;
@@ -52,14 +52,14 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
   driver().free_orphans(growing);
   if (pool->is_asleep && handles_of(*pool, /*asleep=*/false, growing).empty()) return true;
   const bool was_asleep = std::exchange(pool->is_asleep, true);  // nobody else takes memory from it from here on
-  std::vector<HandleId> unsaved;
+  Vector<HandleId> unsaved;
   try {
     frees_.synchronize(pool, growing);
     if (pages().handles_of(*pool).empty()) return true;  // a GPU that was never used is not to get a context now
     clocks_.finish_all_work(growing);
     if (!pools_.in_use(*pool, growing))
       driver().release_pages(pool, PageDriver::kEverything, PageDriver::kEverything, growing);
-    const std::vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
+    const Vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !pool->saved.contains(handle); });
     if (was_asleep) set_access(handles, growing);  // what an attempt to wake it mapped may lack it
@@ -74,7 +74,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
 }
 
 // What did not fall asleep holds what it held, and needs no copy; `saved` is what was just to be saved.
-void SleepingPools::cancel_sleep(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) {
+void SleepingPools::cancel_sleep(PrivatePool& pool, const Vector<HandleId>& saved, Growing& growing) {
   for (const HandleId id : saved) {
     if (!pages().pages().handle(id).is_asleep()) saved_.forget(pool, id, growing);
   }
@@ -82,9 +82,9 @@ void SleepingPools::cancel_sleep(PrivatePool& pool, const std::vector<HandleId>&
   pool.is_asleep = !handles_of(pool, /*asleep=*/true, growing).empty();
 }
 
-void SleepingPools::save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles, Growing& growing) {
+void SleepingPools::save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, Growing& growing) {
   for (const HandleId id : handles) {
-    const std::vector<PageHeap::Stretch> stretches = pages().used_stretches(id);
+    const Vector<PageHeap::Stretch> stretches = pages().used_stretches(id);
     std::size_t bytes = 0;
     for (const PageHeap::Stretch& stretch : stretches) bytes += stretch.bytes;
     if (bytes == 0) continue;
@@ -112,13 +112,13 @@ void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, G
 
 // All work is done. Throws CudaError: of the driver's first refusal to unmap, or its last to take memory back, which is then
 // set aside.
-void SleepingPools::put_to_sleep(const std::vector<HandleId>& handles, Growing& growing) {
+void SleepingPools::put_to_sleep(const Vector<HandleId>& handles, Growing& growing) {
   for (const PageHeap::Run& run : pages().runs_of(handles)) {
     {
       const Unlocked<Held> unlocked(growing);
       state_.device->unmap(run.begin, run.bytes);
     }
-    std::vector<Orphan> memory;
+    Vector<Orphan> memory;
     for (const HandleId id : run.handles) {
       memory.push_back({take_memory(id, growing), pages().pages().bytes(pages().pages().handle(id)), {}});
       driver().block_orphan(memory.back(), growing);  // until the device has taken it
@@ -143,7 +143,7 @@ MemoryHandle SleepingPools::take_memory(HandleId id, const Held& held) noexcept 
 // --- waking ---------------------------------------------------------------------------------------------------------
 
 bool SleepingPools::restore_physical(PoolId id) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   PrivatePool* const pool = require_may_sleep(id, "restore_physical", lock);
   if (pool == nullptr) return false;
   if (!pool->is_asleep) return true;
@@ -153,7 +153,7 @@ bool SleepingPools::restore_physical(PoolId id) {
     Growing growing(state_.growth_mutex, lock);
     if (try_to_wake(*pool, growing)) return true;
   }
-  std::vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true, lock);
+  Vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true, lock);
   if (sleepers.empty()) sleepers = pages().handles_of(*pool);  // that the device neither opened nor took back
   const Address first = pages().pages().handle(sleepers.front()).views.front().address;
   const std::size_t bytes = bytes_of(sleepers, lock);
@@ -178,11 +178,11 @@ bool SleepingPools::try_to_wake(PrivatePool& pool, Growing& growing) {
 
 // False: no memory, for the handles or for their mappings.
 bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
-  const std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true, growing);
+  const Vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true, growing);
   const std::size_t bytes = bytes_of(sleepers, growing);
   std::optional<Ledger::Ask> ask = state_.ledger.ask(bytes, growing);
   if (!ask && bytes != 0) return false;
-  std::vector<MemoryHandle> memory;
+  Vector<MemoryHandle> memory;
   return create_again(sleepers, memory, ask, growing) && have_memory([&] {
            holds(growing);
            wake(pool, sleepers, memory, ask, growing);
@@ -192,7 +192,7 @@ bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
 // What was freed meanwhile need not come back, unless a graph may know its addresses.
 void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
   if (pools_.in_use(pool, growing)) return;
-  const std::vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
+  const Vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
   pages().claim_handles(idle);
   for (const HandleId id : idle) {
     if (pages().pages().handle(id).is_asleep()) {
@@ -204,7 +204,7 @@ void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
 }
 
 // Memory for each of the handles, as asked for, until it is mapped; or false, and none.
-bool SleepingPools::create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
+bool SleepingPools::create_again(const Vector<HandleId>& handles, Vector<MemoryHandle>& memory,
                                  std::optional<Ledger::Ask>& ask, Growing& growing) {
   std::vector<std::size_t> sizes;
   sizes.reserve(handles.size());
@@ -229,7 +229,7 @@ bool SleepingPools::create_again(const std::vector<HandleId>& handles, std::vect
 }
 
 // Takes create_again back, but for the first handles, which are mapped by now.
-void SleepingPools::undo_creation(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory,
+void SleepingPools::undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory,
                                   std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
   for (std::size_t i = mapped; i < handles.size(); ++i) {
     const std::size_t bytes = pages().pages().bytes(pages().pages().handle(handles[i]));
@@ -240,8 +240,8 @@ void SleepingPools::undo_creation(const std::vector<HandleId>& handles, const st
 }
 
 // All are awake and hold what was saved, or the driver's error is thrown and they are asleep again, as far as it allows.
-void SleepingPools::wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers,
-                         const std::vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask, Growing& growing) {
+void SleepingPools::wake(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
+                         std::optional<Ledger::Ask>& ask, Growing& growing) {
   std::size_t mapped = 0;
   try {
     for (; mapped < sleepers.size(); ++mapped) map_again(sleepers[mapped], memory[mapped], *ask, growing);
@@ -274,7 +274,7 @@ void SleepingPools::map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask
 }
 
 // Handles that have it already may be among them.
-void SleepingPools::set_access(const std::vector<HandleId>& handles, Growing& growing) {
+void SleepingPools::set_access(const Vector<HandleId>& handles, Growing& growing) {
   for (const PageHeap::Run& run : pages().runs_of(handles)) {
     const Unlocked<Held> unlocked(growing);
     state_.device->set_access(run.begin, run.bytes, handles_.peers);
@@ -302,7 +302,7 @@ std::string SleepingPools::validate(const Held& held) const {
     if (!pool.is_asleep && !handles_of(pool, /*asleep=*/true, held).empty())
       return formatted("{} is awake, and some of its memory is not", name_of(pool));
     if (!pool.is_asleep && !pool.saved.empty()) return formatted("{} is awake, and has saved bytes", name_of(pool));
-    const std::vector<HandleId> handles = pages().handles_of(pool);
+    const Vector<HandleId> handles = pages().handles_of(pool);
     for (const auto& saved : pool.saved) {
       if (std::find(handles.begin(), handles.end(), saved.first) == handles.end())
         return formatted("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "growth/page_growth.h"
 #include "growth/supply.h"
 #include "heap/limits.h"
@@ -50,26 +51,26 @@ class SleepingPools {
   PageDriver& driver() { return growth_->driver(); }
   // Returns null if there is no such pool.
   PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
-  std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
-  std::size_t bytes_of(const std::vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
+  Vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
+  std::size_t bytes_of(const Vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
 
-  void cancel_sleep(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
-  void save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void cancel_sleep(PrivatePool& pool, const Vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
+  void save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
-  void put_to_sleep(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void put_to_sleep(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   MemoryHandle take_memory(HandleId id, const Held& held) noexcept CACHALOT_HELD;
 
   bool try_to_wake(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   bool wake_once(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   void forget_idle_sleepers(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
-  bool create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
-                    std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
-  void undo_creation(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped,
+  bool create_again(const Vector<HandleId>& handles, Vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask,
+                    Growing& growing) CACHALOT_GROWING;
+  void undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory, std::size_t mapped,
                      std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
-  void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory,
+  void wake(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
             std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
   void map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) CACHALOT_GROWING;
-  void set_access(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void set_access(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   void restore_saved_bytes(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
 
   HeapState& state_;

@@ -34,7 +34,7 @@ bool Recovery::may_erase(const PrivatePool& pool, const Held& held) const {
 
 void Recovery::release_unused_pools(PoolId id, Growing& growing) {
   if (state_.capturing(growing)) return;
-  const PrivatePools::Map& pools = pools_.all(growing);
+  const PrivatePools::ById& pools = pools_.all(growing);
   for (auto next = pools.begin(); next != pools.end();) {
     const auto entry = next++;
     PrivatePool& pool = *entry->second;
@@ -55,7 +55,7 @@ void Recovery::recover(Growing& growing) {
 }
 
 void Recovery::empty_cache(PoolId id, CacheBridge& caches) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   caches.gather(growing);
   state_.observers.observe({.action = Change::Action::empty_cache, .pool = id}, growing);
@@ -102,7 +102,7 @@ std::string explain_held(const HeapState& state, const Held& held) {
 // What sleeps is allocated, but neither reserved nor free.
 std::string explain_sleep(const HeapState& state, const PrivatePools& pools, const Held& held) {
   holds(held);
-  std::map<const PrivatePool*, std::size_t> asleep;
+  Map<const PrivatePool*, std::size_t> asleep;
   for (const auto& [address, head] : state.blocks.segments()) {
     const BlockPool& pool = head->arena->pool;
     if (!is_asleep(pool)) continue;
@@ -177,6 +177,7 @@ std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools
 }  // namespace
 
 Block& Supply::obtain(Request request, const Context& context, Held& held) {
+  HostReserve::require();  // for all that growth changes
   const SlowWorkRange range(state_.observers.slow_work_observer(held),
                             {SlowWork::Kind::grow, state_.index, request.bytes});
   Growth& growth = *request.pool().growth;

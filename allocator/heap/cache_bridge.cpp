@@ -107,7 +107,7 @@ void CacheBridge::end_stream(StreamKey stream, const Held& held) {
   if (state_.caches != nullptr) state_.caches->end_stream(stream, held);
 }
 
-void CacheBridge::end_streams_but(const std::set<StreamKey>& kept, const Held& held) {
+void CacheBridge::end_streams_but(const Set<StreamKey>& kept, const Held& held) {
   if (state_.caches != nullptr) state_.caches->end_streams_but(kept, held);
 }
 

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <set>
 
+#include "base/host_memory.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN
@@ -41,7 +42,7 @@ class CacheBridge {
   // Ends the lease of a live block, if it has one, before the heap frees it or records a use of it.
   void detach(Block& block, const Held& held) CACHALOT_HELD;
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
-  void end_streams_but(const std::set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
+  void end_streams_but(const Set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
 
   // Sets how much caches may hold, and gathers the sums of all threads; called when a thread comes to the heap, before
   // the statistics change. So peaks are exact where one thread alone used its cache since the last time. Requires that

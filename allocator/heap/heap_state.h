@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
@@ -81,14 +82,14 @@ class Growth;
 // SavedBytes are the content of a sleeping handle in pinned host memory: its stretches, one after the other.
 struct SavedBytes {
   void* host = nullptr;
-  std::vector<PageHeap::Stretch> stretches;
+  Vector<PageHeap::Stretch> stretches;
 };
 
 // A PrivatePool is a pool beside the default one: of a graph, of the program, or of a tag.
 //
 // It lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
 // All members are guarded by the device's mutex.
-struct PrivatePool {
+struct PrivatePool : HostObject {
   PrivatePool(PoolId pool_id, Growth& growth)
       : id(pool_id), small(PoolKind::small, pool_id, this, &growth), large(PoolKind::large, pool_id, this, &growth) {}
 
@@ -99,9 +100,9 @@ struct PrivatePool {
   std::shared_ptr<SegmentProvider> provider;  // null: the device
   BlockPool small;
   BlockPool large;
-  std::string tag;                       // its name, if it is a tag's
-  bool is_asleep = false;                // its handles are, or some: nothing is allocated from it
-  std::map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
+  std::string tag;                  // its name, if it is a tag's
+  bool is_asleep = false;           // its handles are, or some: nothing is allocated from it
+  Map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
 };
 
 // Returns "tag 'weights'" or "pool (3, 0)", for messages.

@@ -105,7 +105,7 @@ void MemoryPressure::set_last_resort(FreeMemoryCallback last_resort) {
 
 bool MemoryPressure::run_callbacks(Held& held) {
   if (callbacks_.empty()) return false;
-  const std::vector<FreeMemoryCallback> callbacks = callbacks_;
+  const Vector<FreeMemoryCallback> callbacks = callbacks_;
   const Unlocked unlocked(held);
   bool freed = false;
   for (const FreeMemoryCallback& callback : callbacks) freed |= callback();

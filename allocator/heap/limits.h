@@ -81,7 +81,7 @@ class MemoryPressure {
   HeapState& state_;
   std::vector<OutOfMemoryObserver> observers_ CACHALOT_GUARDED_BY(device_lock);
   std::vector<RefusalObserver> refusal_observers_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<FreeMemoryCallback> callbacks_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<FreeMemoryCallback> callbacks_ CACHALOT_GUARDED_BY(device_lock);
   FreeMemoryCallback last_resort_ CACHALOT_GUARDED_BY(device_lock);  // empty: none
 };
 

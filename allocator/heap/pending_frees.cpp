@@ -179,7 +179,7 @@ void DeferredFrees::reclaim(Held& held) {
   for (std::size_t i = 0; i < queues_.size() && pending_ != 0; ++i) reclaim(*queues_[i], held);
 }
 
-void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects, Held& held) {
+void DeferredFrees::synchronize(FunctionRef<bool(const Block&)> selects, Held& held) {
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = *queues_[i];
     for (std::size_t left = queue.size(); left > 0 && !queue.empty(); --left) {
@@ -204,7 +204,7 @@ void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects
 
 void DeferredFrees::Queue::grow_if_full() {
   if (count_ < ring_.size()) return;
-  std::vector<Pending> larger(std::max<std::size_t>(16, 2 * ring_.size()));
+  Vector<Pending> larger(std::max<std::size_t>(16, 2 * ring_.size()));
   for (std::size_t i = 0; i < count_; ++i) larger[i] = ring_[(first_ + i) % ring_.size()];
   ring_ = std::move(larger);
   first_ = 0;

@@ -14,6 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/function_ref.h"
+#include "base/host_memory.h"
 #include "base/locks.h"
 #include "blocks/block.h"
 #include "cachalot/device.h"
@@ -56,7 +58,7 @@ class DeferredFrees {
   // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.
   void reclaim(Held& held) CACHALOT_HELD;
   // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
-  void synchronize(const std::function<bool(const Block&)>& selects, Held& held) CACHALOT_HELD;
+  void synchronize(FunctionRef<bool(const Block&)> selects, Held& held) CACHALOT_HELD;
 
   std::size_t metadata_bytes() const CACHALOT_HELD;
 
@@ -66,7 +68,7 @@ class DeferredFrees {
     Block* block;
   };
   // First in, first out, in a ring that grows by doubling.
-  class Queue {
+  class Queue : public HostObject {
    public:
     KnownStream stream;
     bool oldest_is_new = false;  // its oldest event was not asked yet
@@ -81,7 +83,7 @@ class DeferredFrees {
 
    private:
     void grow_if_full();
-    std::vector<Pending> ring_;
+    Vector<Pending> ring_;
     std::size_t first_ = 0;
     std::size_t count_ = 0;
   };
@@ -98,12 +100,12 @@ class DeferredFrees {
 
   Device& device_;
   std::function<void(Block&, Held&)> done_;
-  std::deque<StreamUse> uses_
+  Deque<StreamUse> uses_
       CACHALOT_GUARDED_BY(device_lock);  // all nodes ever made; those that nobody uses are of no mortal stream
   StreamUse* unused_ CACHALOT_GUARDED_BY(device_lock) = nullptr;
-  std::vector<Event> events_ CACHALOT_GUARDED_BY(device_lock);  // ready for reuse
-  std::vector<std::unique_ptr<Queue>> queues_ CACHALOT_GUARDED_BY(device_lock);
-  std::unordered_map<StreamKey, Queue*> queue_of_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<Event> events_ CACHALOT_GUARDED_BY(device_lock);  // ready for reuse
+  Vector<std::unique_ptr<Queue>> queues_ CACHALOT_GUARDED_BY(device_lock);
+  HashMap<StreamKey, Queue*> queue_of_ CACHALOT_GUARDED_BY(device_lock);
   std::size_t recording_ CACHALOT_GUARDED_BY(device_lock) = 0;  // threads that record events, with the mutex let go
   std::size_t pending_ CACHALOT_GUARDED_BY(device_lock) = 0;    // events queued, or being asked right now
 };
@@ -136,7 +138,7 @@ class PendingFrees {
 
   HeapState& state_;
   DeferredFrees frees_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<Block*> deferred_in_capture_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<Block*> deferred_in_capture_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

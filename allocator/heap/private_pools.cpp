@@ -34,7 +34,7 @@ PrivatePool& PrivatePools::retain(PoolId id, const Held& held) {
 }
 
 void PrivatePools::create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   const PrivatePool* const known = find(id, lock);
   CACHALOT_REQUIRE(known == nullptr || !provider || known->provider == provider,
                    "pool ({}, {}) already exists: its segment provider cannot change", id.first, id.second);
@@ -63,7 +63,7 @@ int PrivatePools::pool_use_count(PoolId id) const {
 }
 
 void PrivatePools::set_use_on_oom(PoolId id, bool use_on_oom) {
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   std::erase(lenders_, id);
   if (use_on_oom) lenders_.push_back(id);
 }
@@ -79,7 +79,7 @@ void PrivatePools::erase(PoolId id, Growing& /*growing*/) { pools_.erase(id); }
 
 void PrivatePools::begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason) {
   CACHALOT_REQUIRE(filter, "beginAllocateToPool: the filter must be callable");
-  const DeviceLock lock(state_.mutex);
+  const Operation lock(state_.mutex);
   const auto begin = [&](const Held& held) {
     holds(held);
     for (const Redirect& redirect : redirects_) {
@@ -149,10 +149,11 @@ void PrivatePools::begin_tagged(PoolId id, std::string_view tag) {
   const auto is_this_thread = [self = std::this_thread::get_id()](Stream) {
     return std::this_thread::get_id() == self;
   };
-  const DeviceLock lock(state_.mutex);
+  std::string name(tag);
+  const Operation lock(state_.mutex);
   redirects_.reserve(redirects_.size() + 1);
   PrivatePool& pool = retain(id, lock);
-  if (pool.tag.empty()) pool.tag = tag;
+  if (pool.tag.empty()) pool.tag = std::move(name);
   redirects_.push_back({&pool, is_this_thread, RedirectFor::thread});
   state_.set_mode(HeapState::kRedirecting, true, lock);
 }
@@ -170,11 +171,12 @@ void PrivatePools::end_tagged(PoolId id, std::string_view tag) {
 }
 
 void PrivatePools::create_tag(PoolId id, std::string_view tag) {
-  const DeviceLock lock(state_.mutex);
+  std::string name(tag);
+  const Operation lock(state_.mutex);
   if (find(id, lock) != nullptr) return;
   PrivatePool& pool = retain(id, lock);
   --pool.use_count;
-  pool.tag = tag;
+  pool.tag = std::move(name);
 }
 
 namespace {

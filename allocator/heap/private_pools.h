@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "cachalot/private_pool.h"
 #include "heap/heap_state.h"
 
@@ -23,7 +24,7 @@ struct GrowthOfPools {
 
 class PrivatePools {
  public:
-  using Map = std::map<PoolId, std::unique_ptr<PrivatePool>>;
+  using ById = Map<PoolId, std::unique_ptr<PrivatePool>>;
   explicit PrivatePools(HeapState& state) : state_(state) {}
   PrivatePools(const PrivatePools&) = delete;
   PrivatePools& operator=(const PrivatePools&) = delete;
@@ -50,12 +51,12 @@ class PrivatePools {
   PrivatePool* find(PoolId id, const Held& held) const CACHALOT_HELD;
   // Throws InvalidArgument, which begins with `rule`, if there is none.
   PrivatePool& existing(PoolId id, const char* rule, const Held& held) const CACHALOT_HELD;
-  const Map& all(const Held& /*held*/) const CACHALOT_HELD { return pools_; }
+  const ById& all(const Held& /*held*/) const CACHALOT_HELD { return pools_; }
   void erase(PoolId id, Growing& growing) CACHALOT_GROWING;
   // Returns true if the pool has users, or a redirection that was not ended, which keeps it without users.
   bool in_use(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   // Returns the pools that lend, in the order in which they offered.
-  const std::vector<PoolId>& lenders(const Held& /*held*/) const CACHALOT_HELD { return lenders_; }
+  const Vector<PoolId>& lenders(const Held& /*held*/) const CACHALOT_HELD { return lenders_; }
 
   // Returns the pool of the stream's requests on this thread. Throws InvalidArgument if that pool is asleep.
   BlockPool& pool_for(PoolKind kind, Stream stream, const Held& held) CACHALOT_HELD;
@@ -84,9 +85,9 @@ class PrivatePools {
 
   HeapState& state_;
   GrowthOfPools growth_;
-  Map pools_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<Redirect> redirects_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<PoolId> lenders_ CACHALOT_GUARDED_BY(device_lock);
+  ById pools_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<Redirect> redirects_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<PoolId> lenders_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 template <typename Visit>

@@ -160,7 +160,7 @@ bool StreamClocks::owns_idle_pages(StreamKey stream, std::size_t page_bytes, con
 }
 
 void StreamClocks::finish_all_work(Growing& growing) {
-  std::vector<std::pair<StreamClock*, std::uint32_t>> waited_for;  // each with the epoch that ends before the wait
+  Vector<std::pair<StreamClock*, std::uint32_t>> waited_for;  // each with the epoch that ends before the wait
   for (const auto& [stream, clock] : clocks_) {
     if (!clock->has_ended()) end_epoch(*clock, growing);
     waited_for.emplace_back(clock.get(), clock->epoch() - 1);
@@ -215,12 +215,12 @@ bool StreamClocks::record_end(const KnownStream& stream, Growing& growing) {
   return true;
 }
 
-void StreamClocks::set_referred(std::function<std::set<const StreamClock*>(const Held&)> referred) {
+void StreamClocks::set_referred(std::function<Set<const StreamClock*>(const Held&)> referred) {
   referred_ = std::move(referred);
 }
 
-void StreamClocks::forget_but(const std::set<StreamKey>& kept, Growing& growing) {
-  std::set<const StreamClock*> named;
+void StreamClocks::forget_but(const Set<StreamKey>& kept, Growing& growing) {
+  Set<const StreamClock*> named;
   if (referred_) named = referred_(growing);
   for (auto at = clocks_.begin(); at != clocks_.end();) {
     StreamClock& clock = *(at++)->second;
@@ -313,11 +313,11 @@ void StreamRegistry::forget_if_many(Growing& growing) {
 
 // The next time is when there are twice as many as are left.
 void StreamRegistry::forget_streams_without_memory(Growing& growing) {
-  const std::set<const Arena*> in_use = arenas_with_memory(growing);
+  const Set<const Arena*> in_use = arenas_with_memory(growing);
   const auto stays = [&](const Arena& arena) {
     return arena.stream.key.is_immortal() || arena.requests != 0 || in_use.contains(&arena);
   };
-  std::set<StreamKey> kept;
+  Set<StreamKey> kept;
   pools_.for_each(
       [&](BlockPool& pool) {
         for (const auto& arena : pool.arenas()) {
@@ -332,8 +332,8 @@ void StreamRegistry::forget_streams_without_memory(Growing& growing) {
   most_arenas_ = std::max(kFewArenas, 2 * default_arenas(growing));
 }
 
-std::set<const Arena*> StreamRegistry::arenas_with_memory(const Held& /*held*/) const {
-  std::set<const Arena*> arenas;
+Set<const Arena*> StreamRegistry::arenas_with_memory(const Held& /*held*/) const {
+  Set<const Arena*> arenas;
   for (const auto& [address, head] : state_.blocks.segments()) {
     for (const Block* block = head; !block->is_edge() && !block->is_gap(); block = block->next)
       arenas.insert(block->arena);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "heap/cache_bridge.h"
 #include "heap/heap_state.h"
 #include "heap/pending_frees.h"
@@ -64,9 +65,9 @@ class StreamClocks {
   // then has not ended it.
   bool record_end(const KnownStream& stream, Growing& growing) CACHALOT_GROWING;
   // Sets the function that lists the clocks that must stay because something beside blocks refers to them.
-  void set_referred(std::function<std::set<const StreamClock*>(const Held&)> referred);
+  void set_referred(std::function<Set<const StreamClock*>(const Held&)> referred);
   // Forgets the clocks of mortal streams, but these.
-  void forget_but(const std::set<StreamKey>& kept, Growing& growing) CACHALOT_GROWING;
+  void forget_but(const Set<StreamKey>& kept, Growing& growing) CACHALOT_GROWING;
 
  private:
   void end_epoch(StreamClock& clock, const Held& held) CACHALOT_HELD;
@@ -82,9 +83,9 @@ class StreamClocks {
   void spare_events_of(StreamClock& clock, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
-  std::unordered_map<StreamKey, std::unique_ptr<StreamClock>> clocks_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<Event> spare_events_ CACHALOT_GUARDED_BY(device_lock);
-  std::function<std::set<const StreamClock*>(const Held&)> referred_;
+  HashMap<StreamKey, std::unique_ptr<StreamClock>> clocks_ CACHALOT_GUARDED_BY(device_lock);
+  Vector<Event> spare_events_ CACHALOT_GUARDED_BY(device_lock);
+  std::function<Set<const StreamClock*>(const Held&)> referred_;
 };
 
 // The StreamRegistry knows the streams that are created and destroyed. Immortal ones are named by their handle and do
@@ -128,7 +129,7 @@ class StreamRegistry {
   void mark_ended(const KnownStream& stream, const Held& held) CACHALOT_HELD;
   bool has_arena(StreamKey stream, const Held& held) const CACHALOT_HELD;
   std::size_t default_arenas(const Held& held) const CACHALOT_HELD;
-  std::set<const Arena*> arenas_with_memory(const Held& held) const CACHALOT_HELD;
+  Set<const Arena*> arenas_with_memory(const Held& held) const CACHALOT_HELD;
 
   HeapState& state_;
   PrivatePools& pools_;
@@ -136,7 +137,7 @@ class StreamRegistry {
   PendingFrees& frees_;
   CacheBridge& caches_;
   // Of each handle that is not immortal, the stream that had it last.
-  std::unordered_map<Stream, StreamKey> mortal_ CACHALOT_GUARDED_BY(device_lock);
+  HashMap<Stream, StreamKey> mortal_ CACHALOT_GUARDED_BY(device_lock);
   std::size_t most_arenas_ CACHALOT_GUARDED_BY(device_lock) = kFewArenas;  // of the default pools
 };
 

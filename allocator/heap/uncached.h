@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 
+#include "base/host_memory.h"
 #include "heap/heap_state.h"
 #include "heap/limits.h"
 
@@ -27,7 +28,7 @@ class Uncached {
   HeapState& state_;
   MemoryPressure& pressure_;
   // What the program has, with what the device gave for it.
-  std::map<Address, Address> live_ CACHALOT_GUARDED_BY(device_lock);
+  Map<Address, Address> live_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

@@ -43,7 +43,7 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
 
 template <typename Visit>
 void Backing::for_each_slot(const Window& window, Visit visit) const {
-  const std::vector<PageId>& shown = window.range->shown;
+  const Vector<PageId>& shown = window.range->shown;
   Address slot = grid_.down(window.begin);
   for (std::size_t i = grid_.whole_in(slot - window.range->base); slot < window.end; ++i, slot += page_) {
     if (!visit(slot, i < shown.size() ? shown[i] : PageId{0})) return;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/host_memory.h"
 #include "pages/page_heap.h"
 #include "pages/slots.h"
 
@@ -130,22 +131,22 @@ class Backing {
   // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
   // they are first wanted.
   bool knows_sources_ = false;
-  std::vector<IdleRun> runs_;
-  std::vector<IdleRun> sources_;
-  std::vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
-  std::vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
-  std::size_t most_room_ = 0;             // slots behind a window that are of any use
+  Vector<IdleRun> runs_;
+  Vector<IdleRun> sources_;
+  Vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
+  Vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
+  std::size_t most_room_ = 0;        // slots behind a window that are of any use
 
   // The plan.
   BackingPlan plan_;
-  std::vector<IdleRun> left_;  // sources it has not taken; end 0: it has
-  std::vector<Address> going_;
-  std::vector<Stretch> unmapped_;
-  std::vector<Stretch> mapped_;
-  std::vector<IdleRun*> whole_;
-  std::vector<IdleRun*> chosen_;
-  std::vector<std::uint32_t> last_;  // of choose_best_sum
-  std::vector<std::uint32_t> before_;
+  Vector<IdleRun> left_;  // sources it has not taken; end 0: it has
+  Vector<Address> going_;
+  Vector<Stretch> unmapped_;
+  Vector<Stretch> mapped_;
+  Vector<IdleRun*> whole_;
+  Vector<IdleRun*> chosen_;
+  Vector<std::uint32_t> last_;  // of choose_best_sum
+  Vector<std::uint32_t> before_;
 };
 
 CACHALOT_END

@@ -31,7 +31,7 @@ void Gaps::add(Block& gap) {
   gaps_.erase(first + 1, last);
 }
 
-std::vector<BlockAt>::iterator Gaps::at(Address address) {
+Vector<BlockAt>::iterator Gaps::at(Address address) {
   const auto gap = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(address));
   CACHALOT_ASSERT(gap != gaps_.end() && gap->address == address);
   return gap;
@@ -77,7 +77,7 @@ PageRange& PageHeap::add_range(Address base, std::size_t bytes, PoolKind kind, c
   return range;
 }
 
-void PageHeap::remove_ranges(const PrivatePool* owner, const std::function<void(const PageRange&)>& unreserve) {
+void PageHeap::remove_ranges(const PrivatePool* owner, FunctionRef<void(const PageRange&)> unreserve) {
   for (auto next = ranges_.begin(); next != ranges_.end();) {
     const auto entry = next++;
     PageRange& range = entry->second;
@@ -183,9 +183,9 @@ Block& PageHeap::open(PageRange& range, Block& gap, Address begin, Address end, 
 
 // --- handles behind addresses -----------------------------------------------------------------------------------------
 
-std::vector<PageHeap::ShownHandle> PageHeap::views_of(Address begin, Address end) const {
+Vector<PageHeap::ShownHandle> PageHeap::views_of(Address begin, Address end) const {
   const PageRange& range = *range_of(begin);
-  std::vector<ShownHandle> views;
+  Vector<ShownHandle> views;
   for (Address slot = round_down(begin, page_bytes()); slot < end;) {
     const PhysicalPage& page = pages_.page(shown_at(range, slot));
     const Address at = slot - page.index * page_bytes();
@@ -272,8 +272,8 @@ Block& PageHeap::first_piece(const BackingPlan& plan) {
   }
 }
 
-std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
-  std::vector<const Block*> blocks;
+Vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
+  Vector<const Block*> blocks;
   for (const Block* block = &first_piece(plan);; block = block->next) {
     if (!block->is_gap()) blocks.push_back(block);
     if (block->end() >= plan.end) break;
@@ -290,7 +290,7 @@ std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
   return blocks;
 }
 
-std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
+Vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
   PageRange& range = *plan.range;
   for (Block* block = &first_piece(plan);; block = block->next) {
     if (!block->is_gap()) {
@@ -299,7 +299,7 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
     if (block->end() >= plan.end) break;
   }
 
-  std::vector<PageHome> homes;
+  Vector<PageHome> homes;
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       homes.push_back({pages_.page(move.first + i).home, plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
@@ -308,18 +308,18 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
   return vacate_homes(homes);
 }
 
-std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
+Vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
   const PhysicalHandle& handle = pages_.handle(id);
-  std::vector<PageHome> homes;
+  Vector<PageHome> homes;
   for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back({pages_.page(handle.first + i).home, nullptr});
   return vacate_homes(homes);
 }
 
 // From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
 // holder of others.
-std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHome>& homes) noexcept {
+Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<PageHome>& homes) noexcept {
   std::ranges::sort(homes, {}, &PageHome::address);
-  std::vector<VacatedStretch> vacated;
+  Vector<VacatedStretch> vacated;
   vacated.reserve(homes.size());
   while (!homes.empty()) {
     const Address end = homes.back().address + page_bytes();
@@ -340,8 +340,8 @@ std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHom
   return vacated;
 }
 
-void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
-                          const std::function<Ticket(const VacatedStretch&)>& ticket_of) {
+void PageHeap::move_homes(const BackingPlan& plan, const Vector<VacatedStretch>& vacated,
+                          FunctionRef<Ticket(const VacatedStretch&)> ticket_of) {
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       const Address home = pages_.page(move.first + i).home;
@@ -390,7 +390,7 @@ void PageHeap::reopen(const VacatedStretch& part) noexcept {
   seams_.look_again(merged);
 }
 
-void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
+void PageHeap::undo(const BackingPlan& plan, const Vector<VacatedStretch>& vacated) noexcept {
   for (const VacatedStretch& part : vacated) reopen(part);
   InactiveSplit change;
   for (Block* block = &first_piece(plan);; block = block->next) {
@@ -412,11 +412,11 @@ Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& aren
 }
 
 // How memory leaves a PageHeap: idle handles that go back to the device, and the handles of pools that sleep.
-std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
+Vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   reach_everything(pools);
   IdlePages pages(*this);
   pages.find(pools);
-  std::vector<HandleId> idle;
+  Vector<HandleId> idle;
   pages.for_each_run(pages_, [&](const IdleRun& run) {
     if (run.is_whole()) idle.push_back(run.handle);
   });
@@ -425,7 +425,7 @@ std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   return idle;
 }
 
-void PageHeap::claim_handles(const std::vector<HandleId>& idle) {
+void PageHeap::claim_handles(const Vector<HandleId>& idle) {
   for (const HandleId id : idle) {
     for_each_home(id, [&](PageRange& range, Address begin, Address end) {
       claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
@@ -434,7 +434,7 @@ void PageHeap::claim_handles(const std::vector<HandleId>& idle) {
 }
 
 // Each stretch of addresses at which pages of a handle are at home.
-void PageHeap::for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit) {
+void PageHeap::for_each_home(HandleId id, FunctionRef<void(PageRange&, Address, Address)> visit) {
   const PhysicalHandle handle = pages_.handle(id);
   for (std::uint32_t i = 0; i < handle.pages;) {
     const Address begin = pages_.page(handle.first + i).home;
@@ -468,10 +468,10 @@ void PageHeap::put_back_idle(HandleId id) {
 
 // --- sleep ------------------------------------------------------------------------------------------------------------
 
-std::vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
-  std::vector<HandleId> handles;
+Vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
+  Vector<HandleId> handles;
   for (HandleId id = 0; id < pages_.handle_ids(); ++id) {
-    const std::vector<View>& views = pages_.handle(id).views;
+    const Vector<View>& views = pages_.handle(id).views;
     if (!views.empty() && range_of(views.front().address)->owner == &owner) handles.push_back(id);
   }
   const auto address = [this](HandleId id) { return pages_.handle(id).views.front().address; };
@@ -479,8 +479,8 @@ std::vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
   return handles;
 }
 
-std::vector<PageHeap::Run> PageHeap::runs_of(const std::vector<HandleId>& by_address) const {
-  std::vector<Run> runs;
+Vector<PageHeap::Run> PageHeap::runs_of(const Vector<HandleId>& by_address) const {
+  Vector<Run> runs;
   for (const HandleId id : by_address) {
     const Address at = pages_.handle(id).views.front().address;
     const bool joins =
@@ -492,8 +492,8 @@ std::vector<PageHeap::Run> PageHeap::runs_of(const std::vector<HandleId>& by_add
   return runs;
 }
 
-std::vector<PageHeap::Stretch> PageHeap::used_stretches(HandleId id) {
-  std::vector<Stretch> stretches;
+Vector<PageHeap::Stretch> PageHeap::used_stretches(HandleId id) {
+  Vector<Stretch> stretches;
   const Address begin = pages_.handle(id).views.front().address;
   const Address end = begin + pages_.bytes(pages_.handle(id));
   for (const Block* block = &first_block(begin); !block->is_edge() && block->address < end; block = block->next) {

@@ -26,6 +26,8 @@
 
 #include "base/bits.h"
 #include "base/bytes.h"
+#include "base/function_ref.h"
+#include "base/host_memory.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
 #include "pages/physical_pages.h"
@@ -57,9 +59,9 @@ class Gaps {
   std::size_t metadata_bytes() const { return capacity_bytes(gaps_); }
 
  private:
-  std::vector<BlockAt>::iterator at(Address address);
+  Vector<BlockAt>::iterator at(Address address);
 
-  std::vector<BlockAt> gaps_;
+  Vector<BlockAt> gaps_;
 };
 
 // A seam is where memory of one arena meets memory of another inside a page. Such a page may be idle although no free
@@ -73,7 +75,7 @@ class Seams {
  public:
   explicit Seams(PowerOfTwo grid) : grid_(grid) {}
 
-  const std::vector<BlockAt>& all() const { return seams_; }  // by address: the blocks that begin there
+  const Vector<BlockAt>& all() const { return seams_; }  // by address: the blocks that begin there
   // Forgets the seams at begin, at end and between them.
   void forget(Address begin, Address end);
   // Forgets the seams at both ends of a block and in it, and notes those that are at its ends now.
@@ -86,12 +88,12 @@ class Seams {
   std::size_t metadata_bytes() const { return capacity_bytes(seams_); }
 
  private:
-  std::vector<BlockAt>::iterator first_from(Address address) {
+  Vector<BlockAt>::iterator first_from(Address address) {
     return std::ranges::lower_bound(seams_, address, {}, &BlockAt::address);
   }
 
   PowerOfTwo grid_;
-  std::vector<BlockAt> seams_;
+  Vector<BlockAt> seams_;
 };
 
 // Reserved addresses, all for one pool and kind.
@@ -100,7 +102,7 @@ struct PageRange {
   std::size_t bytes = 0;
   PoolKind kind = PoolKind::large;
   const PrivatePool* owner = nullptr;  // null: the default pool
-  std::vector<PageId> shown;           // by slot: the page mapped there; beyond its end none
+  Vector<PageId> shown;                // by slot: the page mapped there; beyond its end none
   Address top = 0;                     // nothing was ever mapped from here on
   Block* tail = nullptr;               // the gap at the end; null: none
   Gaps gaps;
@@ -133,11 +135,11 @@ struct BackingPlan {
   PageRange* range = nullptr;
   Address begin = 0;  // the request is to lie in [begin, end)
   Address end = 0;
-  std::vector<Mapping> drops;   // stale views in the way
-  std::vector<Mapping> views;   // new mappings of handles there are
-  std::vector<Growth> growths;  // new handles
-  std::vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
-  std::vector<Block*> holders;  // by the pages of the moves: the free blocks they begin in; empty: they are looked up
+  Vector<Mapping> drops;   // stale views in the way
+  Vector<Mapping> views;   // new mappings of handles there are
+  Vector<Growth> growths;  // new handles
+  Vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
+  Vector<Block*> holders;  // by the pages of the moves: the free blocks they begin in; empty: they are looked up
   std::size_t new_pages = 0;
   double cost = 0;  // in pages: see Backing
 
@@ -159,9 +161,9 @@ class PageHeap {
   // Addresses the device reserved.
   PageRange& add_range(Address base, std::size_t bytes, PoolKind kind, const PrivatePool* owner);
   // Of a pool that is no more; every page is gone.
-  void remove_ranges(const PrivatePool* owner, const std::function<void(const PageRange&)>& unreserve);
-  std::map<Address, PageRange>& ranges() { return ranges_; }
-  const std::map<Address, PageRange>& ranges() const { return ranges_; }
+  void remove_ranges(const PrivatePool* owner, FunctionRef<void(const PageRange&)> unreserve);
+  Map<Address, PageRange>& ranges() { return ranges_; }
+  const Map<Address, PageRange>& ranges() const { return ranges_; }
   bool holds(Address address) const { return range_of(address) != nullptr; }
   const PageRange* range_of(Address address) const;
   PageRange* range_of(Address address) { return const_cast<PageRange*>(std::as_const(*this).range_of(address)); }
@@ -189,50 +191,50 @@ class PageHeap {
     std::uint32_t epoch;
   };
   // As in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
-  std::vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
+  Vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
   // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
-  std::vector<const Block*> blocks_of(const BackingPlan& plan);
+  Vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the
   // window.
   Block& finish(const BackingPlan& plan, Arena& arena) noexcept;
   // It did not: everything is as it was.
-  void undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept;
+  void undo(const BackingPlan& plan, const Vector<VacatedStretch>& vacated) noexcept;
   // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last
   // uses.
-  void move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
-                  const std::function<Ticket(const VacatedStretch&)>& ticket_of);
+  void move_homes(const BackingPlan& plan, const Vector<VacatedStretch>& vacated,
+                  FunctionRef<Ticket(const VacatedStretch&)> ticket_of);
 
   // The handles of an owner's pools without a live byte, by the addresses of their first pages.
-  std::vector<HandleId> idle_handles(const PoolPair& pools) const;
+  Vector<HandleId> idle_handles(const PoolPair& pools) const;
   // Takes the pages of a handle without a live byte out of the bins; their addresses become gaps. Reports each stretch.
-  std::vector<VacatedStretch> vacate(HandleId id) noexcept;
+  Vector<VacatedStretch> vacate(HandleId id) noexcept;
   // A stretch has memory again and is as free as it was.
   void reopen(const VacatedStretch& part) noexcept;
 
   // Claims the memory of handles without a live byte. Then, of each, either its addresses become gaps, or it is free again.
-  void claim_handles(const std::vector<HandleId>& idle);
+  void claim_handles(const Vector<HandleId>& idle);
   void forget_memory(HandleId id);
   void put_back_idle(HandleId id);
 
   // The handles of a private pool, by address. Each has one view, since its pages never move.
-  std::vector<HandleId> handles_of(const PrivatePool& owner) const;
+  Vector<HandleId> handles_of(const PrivatePool& owner) const;
   struct Run {  // of handles side by side in one range
     Address begin = 0;
     std::size_t bytes = 0;
-    std::vector<HandleId> handles;
+    Vector<HandleId> handles;
   };
-  std::vector<Run> runs_of(const std::vector<HandleId>& by_address) const;
+  Vector<Run> runs_of(const Vector<HandleId>& by_address) const;
   // The stretches of a private pool's handle that hold live blocks, or such that wait for other streams.
   struct Stretch {
     Address begin = 0;
     std::size_t bytes = 0;
   };
-  std::vector<Stretch> used_stretches(HandleId id);
+  Vector<Stretch> used_stretches(HandleId id);
   // Of [begin, end), all mapped or asleep.
   std::size_t asleep_bytes(Address begin, Address end) const;
 
   // Each stretch of addresses at which pages of a handle are at home.
-  void for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit);
+  void for_each_home(HandleId id, FunctionRef<void(PageRange&, Address, Address)> visit);
   Block& first_block(Address address);
 
   // The views that show the addresses of blocks, in order.
@@ -240,7 +242,7 @@ class PageHeap {
     HandleId handle;
     Address at;  // where it is mapped, whole
   };
-  std::vector<ShownHandle> views_of(Address begin, Address end) const;
+  Vector<ShownHandle> views_of(Address begin, Address end) const;
   // Where in a block the first `bytes` bytes are that lie in one handle; nullopt: nowhere.
   std::optional<Address> room_in_one_handle(const Block& block, std::size_t bytes) const;
   // A new handle for `bytes` bytes of an arena, where nothing is mapped; nullopt: no range has the addresses.
@@ -267,7 +269,7 @@ class PageHeap {
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
-  std::vector<VacatedStretch> vacate_homes(std::vector<PageHome>& homes) noexcept;
+  Vector<VacatedStretch> vacate_homes(Vector<PageHome>& homes) noexcept;
   template <typename Visit>
   void claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit);
   void close(PageRange& range, Block& block);
@@ -276,7 +278,7 @@ class PageHeap {
   BlockHeap& heap_;
   PhysicalPages pages_;
   Seams seams_;
-  std::map<Address, PageRange> ranges_;
+  Map<Address, PageRange> ranges_;
   std::uint64_t mark_ = 0;
 };
 

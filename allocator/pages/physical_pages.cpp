@@ -54,7 +54,7 @@ void PhysicalPages::add_view(HandleId id, Address address) {
 }
 
 void PhysicalPages::remove_view(HandleId id, Address address) {
-  std::vector<View>& views = handles_[id].views;
+  Vector<View>& views = handles_[id].views;
   const auto view = std::find_if(views.begin(), views.end(), [&](const View& v) { return v.address == address; });
   CACHALOT_ASSERT(view != views.end());
   views.erase(view);
@@ -72,7 +72,7 @@ const View& PhysicalPages::view_at(PageId id, Address address) const {
 }
 
 void PhysicalPages::remember_use(PageId id, const Ticket& use) {
-  std::vector<Ticket>& uses = find_view(handles_[pages_[id].handle], pages_[id].home).last_uses;
+  Vector<Ticket>& uses = find_view(handles_[pages_[id].handle], pages_[id].home).last_uses;
   const auto known =
       std::find_if(uses.begin(), uses.end(), [&](const Ticket& ticket) { return ticket.clock == use.clock; });
   if (known == uses.end()) {
@@ -82,8 +82,8 @@ void PhysicalPages::remember_use(PageId id, const Ticket& use) {
   }
 }
 
-std::set<const StreamClock*> PhysicalPages::forget_done_uses() {
-  std::set<const StreamClock*> clocks;
+Set<const StreamClock*> PhysicalPages::forget_done_uses() {
+  Set<const StreamClock*> clocks;
   for (PhysicalHandle& handle : handles_) {
     for (View& view : handle.views) {
       std::erase_if(view.last_uses, [](const Ticket& use) { return use.is_done(); });

@@ -19,6 +19,7 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "blocks/block_pool.h"
 #include "cachalot/device.h"
 #include "pages/stream_clock.h"
@@ -31,14 +32,14 @@ using HandleId = std::uint32_t;  // index; ids of handles that are gone come aga
 struct View {
   Address address;
   std::uint32_t homed = 0;
-  std::vector<Ticket> last_uses;  // of pages that left it: to be done before it is unmapped
+  Vector<Ticket> last_uses;  // of pages that left it: to be done before it is unmapped
 };
 
 struct PhysicalHandle {
   MemoryHandle memory = 0;  // 0: asleep
   PageId first = 0;
   std::uint32_t pages = 0;  // 0: this id is not in use
-  std::vector<View> views;
+  Vector<View> views;
 
   bool is_asleep() const { return pages != 0 && memory == 0; }
 };
@@ -69,7 +70,7 @@ class PhysicalPages {
   // The view in which the page is at home was used in its last epoch: the ticket must be done before it is unmapped.
   void remember_use(PageId id, const Ticket& use);
   // Forgets the uses that are done; returns whose the others are.
-  std::set<const StreamClock*> forget_done_uses();
+  Set<const StreamClock*> forget_done_uses();
   // The page's home is `address`, in a view of its handle, from now on.
   void move_home(PageId id, Address address);
 
@@ -95,10 +96,10 @@ class PhysicalPages {
   View& find_view(PhysicalHandle& handle, Address address) const;
 
   PowerOfTwo grid_;
-  std::vector<PhysicalPage> pages_;  // page 0 is none
-  std::vector<PhysicalHandle> handles_;
-  std::vector<HandleId> free_ids_;
-  std::vector<std::vector<PageId>> free_pages_;  // first pages of gone handles, by size
+  Vector<PhysicalPage> pages_;  // page 0 is none
+  Vector<PhysicalHandle> handles_;
+  Vector<HandleId> free_ids_;
+  Vector<Vector<PageId>> free_pages_;  // first pages of gone handles, by size
   std::size_t live_views_ = 0;
 };
 
@@ -183,12 +184,12 @@ class IdlePages {
   }
 
   const PageHeap& heap_;
-  std::vector<std::uint64_t> words_;
+  Vector<std::uint64_t> words_;
   std::size_t count_ = 0;
-  const PageRange* range_ = nullptr;        // of the block before
-  std::vector<BlockAt> holders_;            // of idle pages: the blocks they begin in
-  std::vector<Block*> beyond_reach_;        // free, and no arena's reach covers them
-  std::vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
+  const PageRange* range_ = nullptr;   // of the block before
+  Vector<BlockAt> holders_;            // of idle pages: the blocks they begin in
+  Vector<Block*> beyond_reach_;        // free, and no arena's reach covers them
+  Vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
 };
 
 CACHALOT_END

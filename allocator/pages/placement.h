@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "pages/backing.h"
 
 CACHALOT_BEGIN
@@ -61,8 +62,8 @@ class Placement {
   std::size_t bytes_ = 0;
   double pages_wanted_ = 0;  // a fraction
   PlacementRules rules_;
-  std::vector<Candidate> candidates_;  // by address
-  bool holes_are_cut_ = false;         // at free blocks beyond the reach of their arenas
+  Vector<Candidate> candidates_;  // by address
+  bool holes_are_cut_ = false;    // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
   bool is_limited_ = false;
   double cost_below_ = 0;  // of the best so far, or the limit

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/host_memory.h"
 #include "pages/page_heap.h"
 
 CACHALOT_BEGIN
@@ -67,7 +68,7 @@ class Slots {
   std::uint32_t now_ = 0;            // what was found before has another number, and stays where it is
   std::array<AskedView, 64> asked_;  // by the page of the view
   const PageRange* range_ = nullptr;
-  std::vector<KnownSlot> known_;  // its
+  Vector<KnownSlot> known_;  // its
 };
 
 CACHALOT_END

@@ -18,12 +18,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "blocks/block_pool.h"
 #include "cachalot/device.h"
 
 CACHALOT_BEGIN
 
-class StreamClock {
+class StreamClock : public HostObject {
  public:
   struct Mark {
     Event event;
@@ -102,8 +103,8 @@ class StreamClock {
   std::uint32_t done_ = 0;
   std::uint64_t done_count_ = 0;  // of epochs: as done_, without end
   std::uint32_t awaitable_ = 0;
-  std::deque<Mark> events_;  // oldest first
-  std::unordered_map<const StreamClock*, Wait> waits_;
+  Deque<Mark> events_;  // oldest first
+  HashMap<const StreamClock*, Wait> waits_;
 };
 
 // Memory whose last user was `clock`'s stream, in or before the epoch.

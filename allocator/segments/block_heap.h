@@ -11,6 +11,7 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/host_memory.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
 #include "blocks/page_map.h"
@@ -128,7 +129,7 @@ class BlockHeap {
   }
 
   // First blocks of all segments, by address.
-  const std::map<Address, Block*>& segments() const { return segments_; }
+  const Map<Address, Block*>& segments() const { return segments_; }
   // The segment an address lies in; nullptr: none.
   Block* segment_at(Address address) const;
 
@@ -170,7 +171,7 @@ class BlockHeap {
 
   PageMap& page_map_;
   BlockSlab slab_;
-  std::map<Address, Block*> segments_;
+  Map<Address, Block*> segments_;
   // Stands beside the first and the last block of every segment, so that no neighbour is null. What it points to means
   // nothing.
   Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};

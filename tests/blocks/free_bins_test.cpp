@@ -139,7 +139,7 @@ class FreeBinsBesideASet {
     ASSERT_EQ(bins_.best_fit(bytes), expected == set_.end() ? nullptr : *expected) << bytes << " bytes";
   }
   void expect_same_order() {
-    std::vector<const Block*> visited;
+    Vector<const Block*> visited;
     bins_.for_each([&](const Block& block) { visited.push_back(&block); });
     ASSERT_TRUE(std::equal(visited.begin(), visited.end(), set_.begin(), set_.end()));
     ASSERT_EQ(bins_.largest(), set_.empty() ? nullptr : *set_.rbegin());

@@ -37,7 +37,7 @@ TEST(PageMap, AddressesThatNeverComeAgainCostNothingInTheLongRun) {
   for (Address i = 0; i < 5000; ++i) {  // 10 GiB
     const Address begin = kBase + i * kSegment;
     blocks.map.enter(begin, kSegment);
-    std::vector<Block*> all;
+    Vector<Block*> all;
     for (const Address at : {0u, 512u, 4096u, 8704u, 1u << 17, 1u << 20})
       all.push_back(&blocks.hand_out(begin + at, 512));
     for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
@@ -53,7 +53,7 @@ TEST(PageMap, AddressesThatNeverComeAgainCostNothingInTheLongRun) {
 
 TEST(PageMap, WhatStaysIsFoundWhenItsNeighboursLeave) {
   Blocks blocks;
-  std::vector<Block*> all;
+  Vector<Block*> all;
   for (Address i = 0; i < 6; ++i) {
     blocks.map.enter(kBase + i * kSegment, kSegment);
     all.push_back(&blocks.hand_out(kBase + i * kSegment, 512));
@@ -127,7 +127,7 @@ TEST(PageMap, WhatIsForgottenCostsNothingUntilItIsHandedOutAgain) {
   Block& below = blocks.hand_out(kBase, 512);
   std::size_t after_one = 0;
   for (Address begin = kBase + kSegment; begin < end; begin += kSegment) {  // over the border of two nodes, too
-    std::vector<Block*> all;
+    Vector<Block*> all;
     for (const Address at : {0u, 512u, 4096u, 1u << 17, 1u << 20}) all.push_back(&blocks.hand_out(begin + at, 512));
     for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
     blocks.map.forget(begin, kSegment);
@@ -185,14 +185,14 @@ TEST(PageMap, FindsNothingWhereNothingWasHandedOut) {
 
 TEST(PageMap, FindsEachOfManySmallBlocks) {
   Blocks blocks;
-  std::vector<Block*> all;
+  Vector<Block*> all;
   for (Address i = 0; i < 3000; ++i) all.push_back(&blocks.hand_out(kBase + i * 512, 512));
   for (Address i = 0; i < 3000; ++i) EXPECT_EQ(blocks.map.find(kBase + i * 512), all[i]);
 }
 
 TEST(PageMap, FindsBlocksOfEverySizeSideBySide) {
   Blocks blocks;
-  std::vector<Block*> all;
+  Vector<Block*> all;
   Address address = kBase;
   for (int round = 0; round < 40; ++round) {
     for (std::size_t bytes = 512; bytes <= 4 * kMiB; bytes *= 2) {
@@ -219,7 +219,7 @@ TEST(PageMap, BlocksOfASlotOfANodeCostNothing) {
   Blocks blocks;
   blocks.hand_out(kBase, 128 * kKiB);
   const std::size_t before = blocks.map.metadata_bytes();
-  std::vector<Block*> all;
+  Vector<Block*> all;
   for (Address i = 1; i < 500; ++i) all.push_back(&blocks.hand_out(kBase + i * (128 * kKiB + 512), 128 * kKiB));
   EXPECT_EQ(blocks.map.metadata_bytes(), before);
   for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);

@@ -272,7 +272,7 @@ TEST_F(BackingOfAWindow, EndsWithNewPagesWhereThereIsNoRoom) {
 }
 
 TEST_F(BackingOfAWindow, EndsWithTheFewestFirstPagesThatAreEnough) {
-  std::vector<HandleId> handles;
+  Vector<HandleId> handles;
   for (const std::size_t idle : std::vector<std::size_t>{3, 2, 2}) {
     const std::size_t slot = 20 + 10 * handles.size();
     handles.push_back(hand.grow(slot, 4));

@@ -70,7 +70,7 @@ struct PagesByHand {
   // What PageGrowth does with a plan; returns the free block that holds the window.
   Block& execute(const BackingPlan& plan, Arena& to) {
     PhysicalPages& physical = pages.pages();
-    const std::vector<PageHeap::VacatedStretch> vacated = pages.begin(plan);
+    const Vector<PageHeap::VacatedStretch> vacated = pages.begin(plan);
     for (const BackingPlan::Mapping& drop : plan.drops) {
       pages.hide(drop.at, physical.bytes(physical.handle(drop.handle)));
       physical.remove_view(drop.handle, drop.at);

@@ -329,7 +329,7 @@ TEST_F(PlacementOfARequest, IsInARangeOfItsPool) {
 TEST_F(PlacementOfARequest, IsTheSameForEveryLimitAboveItsCost) {
   constexpr std::uint32_t kSeed = 20240611;
   std::mt19937 random(kSeed);
-  std::vector<Block*> live;
+  Vector<Block*> live;
   for (int step = 0; step < 300; ++step) {
     SCOPED_TRACE(step);
     const std::size_t bytes = (1 + random() % 12) * kMiB / 2;

@@ -140,10 +140,10 @@ class RandomPlacement : public testing::Test {
   // All handles without a live byte go back.
   void release_idle() {
     PhysicalPages& physical = hand.pages.pages();
-    const std::vector<HandleId> idle = hand.pages.idle_handles(hand.pools());
+    const Vector<HandleId> idle = hand.pages.idle_handles(hand.pools());
     hand.pages.claim_handles(idle);
     for (const HandleId id : idle) {
-      const std::vector<View> views = physical.handle(id).views;
+      const Vector<View> views = physical.handle(id).views;
       hand.pages.forget_memory(id);
       for (const View& view : views) {
         hand.pages.hide(view.address, physical.bytes(physical.handle(id)));
@@ -172,7 +172,7 @@ TEST_F(RandomPlacement, CostsNoMoreThanAnyOtherWindow) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
   constexpr std::size_t kFewWindows = 16;  // all of which are looked at
-  std::vector<Block*> live;
+  Vector<Block*> live;
   std::size_t compared = 0;
   std::size_t without_growth = 0;
   for (std::size_t step = 0; step < scaled(3000); ++step) {

@@ -33,13 +33,20 @@ std::vector<std::shared_ptr<SimulatedDevice>> make_devices(const Program& progra
   return devices;
 }
 
+std::vector<std::shared_ptr<Device>> wrapped(const std::vector<std::shared_ptr<SimulatedDevice>>& devices,
+                                             const Player::Config& config) {
+  if (!config.wrap) return {devices.begin(), devices.end()};
+  std::vector<std::shared_ptr<Device>> all;
+  for (const auto& device : devices) all.push_back(config.wrap(device));
+  return all;
+}
+
 }  // namespace
 
 Player::Player(const Program& program, const Config& config)
     : config_(config),
       devices_(make_devices(program, config.latency)),
-      allocator_(std::make_unique<CachingAllocator>(
-          std::vector<std::shared_ptr<Device>>(devices_.begin(), devices_.end()), parse_options(program.options))),
+      allocator_(std::make_unique<CachingAllocator>(wrapped(devices_, config), parse_options(program.options))),
       may_sleep_(uses_pages(allocator_->options())),
       caches_(allocator_->options().thread_cache.value_or(may_sleep_)) {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -106,13 +113,33 @@ void Player::trouble(std::string text) {
   if (trouble_.empty()) trouble_ = std::move(text);
 }
 
+void Player::tell(bool calls) const {
+  if (config_.around) config_.around(calls);
+}
+
 bool Player::attempt(const std::function<void()>& action, Mistakes mistakes) {
+  const auto call = [&] {
+    tell(true);
+    try {
+      action();
+    } catch (...) {
+      tell(false);
+      throw;
+    }
+    tell(false);
+  };
+  return attempt_on_device(call, mistakes);
+}
+
+bool Player::attempt_on_device(const std::function<void()>& action, Mistakes mistakes) {
   const std::uint64_t faults = faults_injected();
   try {
     action();
     return true;
   } catch (const OutOfMemory&) {
     ++times_out_of_memory_;
+  } catch (const std::bad_alloc&) {
+    if (!config_.around) trouble("host memory ran out");
   } catch (const CudaError& error) {
     if (faults_injected() == faults) trouble(fmt::format("without a fault: {}", error.what()));
   } catch (const InvalidArgument& error) {
@@ -243,12 +270,12 @@ bool Player::order(int device, std::uint64_t earlier, std::uint64_t later) {
   if (earlier == later || captures()) return false;
   SimulatedDevice& on = simulated(device);
   Event event = nullptr;
-  if (!attempt([&] { event = on.event_create(); })) return false;
-  const bool ordered = attempt([&] {
+  if (!attempt_on_device([&] { event = on.event_create(); })) return false;
+  const bool ordered = attempt_on_device([&] {
     on.event_record(event, stream_of(device, earlier));
     on.stream_wait(stream_of(device, later), event);
   });
-  attempt([&] { on.event_destroy(event); });
+  attempt_on_device([&] { on.event_destroy(event); });
   return ordered;
 }
 
@@ -287,6 +314,7 @@ void Player::free_all(const std::function<bool(const Live&)>& which) {
 }
 
 bool Player::free_donations() {
+  tell(false);  // the player's own
   const std::set<Name> names = std::exchange(donated_, {});
   for (const Name name : names) deallocate(name);
   return !names.empty();
@@ -314,7 +342,7 @@ void Player::wake() {
   if (!asleep_ || captures()) return;
   if (!attempt([&] { allocator_->restore_physical(kTag); })) return;
   for (const auto& device : devices_) {
-    if (!attempt([&] { device->synchronize(); })) return;
+    if (!attempt_on_device([&] { device->synchronize(); })) return;
   }
   asleep_ = false;
   ++times_woken_;
@@ -330,14 +358,15 @@ void Player::mark(Live& live) {
   const std::uint64_t mark = next_mark_++;
   const std::size_t bytes = std::min(live.bytes, sizeof(mark));
   live.mark.reset();
-  if (attempt([&] { simulated(live.device).copy_from_host(range(live).address, &mark, bytes); })) live.mark = mark;
+  if (attempt_on_device([&] { simulated(live.device).copy_from_host(range(live).address, &mark, bytes); }))
+    live.mark = mark;
 }
 
 void Player::expect_mark(const Live& live) {
   if (!live.mark) return;
   std::uint64_t seen = 0;
   const std::size_t bytes = std::min(live.bytes, sizeof(seen));
-  const bool read = attempt([&] { simulated(live.device).copy_to_host(&seen, range(live).address, bytes); });
+  const bool read = attempt_on_device([&] { simulated(live.device).copy_to_host(&seen, range(live).address, bytes); });
   if (read && std::memcmp(&seen, &*live.mark, bytes) != 0) trouble("memory that was saved has another content");
 }
 
@@ -437,7 +466,7 @@ void Player::checkpoint(int device, PoolId pool) {
 void Player::restore(int device, PoolId pool) {
   const auto found = place(device).checkpoints.find(pool);
   if (captures() || found == place(device).checkpoints.end()) return;
-  if (!attempt([&] { simulated(device).synchronize(); })) return;
+  if (!attempt_on_device([&] { simulated(device).synchronize(); })) return;
   RestoreResult result;
   if (!attempt([&] { result = allocator_->restore_pool(device, found->second.state); }, Mistakes::allowed)) return;
   ++restored_;

@@ -2,8 +2,8 @@
 //
 // It uses memory on its own stream at once, and on others after they have waited and record_stream was called; what it
 // is handed is held against the simulated device's hazard checker. After every operation it expects that
-//   - nothing was thrown but OutOfMemory, CudaError where a call of the device was made to fail, and InvalidArgument
-//     where the program made a mistake;
+//   - nothing was thrown but OutOfMemory, std::bad_alloc and CudaError where operator new or a call of the device was made to
+//     fail, and InvalidArgument where the program made a mistake;
 //   - the allocator counts as many live allocations as the player holds: a call that failed has changed nothing;
 //   - the statistics are those of the snapshot (every validate_every operations, with validate());
 //   - tagged memory that slept holds what was saved;
@@ -33,6 +33,10 @@ class Player {
   struct Config {
     LatencyModel latency = LatencyModel::none();
     std::size_t validate_every = 1;  // operations; 0: at the end alone
+    // Returns what the allocator has in place of a simulated device; null: that device.
+    std::function<std::shared_ptr<Device>(const std::shared_ptr<SimulatedDevice>&)> wrap = nullptr;
+    // Hears true before each call of the allocator that may fail, and false after it.
+    std::function<void(bool calls)> around = nullptr;
   };
   // The program's devices and options; its operations are the caller's to step through.
   Player(const Program& program, const Config& config);
@@ -87,6 +91,8 @@ class Player {
   enum class Mistakes { forbidden, allowed };
   // Whether it came to its end; `trouble_` says what it must not have thrown.
   bool attempt(const std::function<void()>& action, Mistakes mistakes = Mistakes::forbidden);
+  bool attempt_on_device(const std::function<void()>& action, Mistakes mistakes = Mistakes::forbidden);
+  void tell(bool calls) const;
   void trouble(std::string text);
 
   void apply(const Operation& operation);

@@ -1,4 +1,4 @@
-// In the steady state the allocator allocates no host memory: operator new is counted. A program of its own, because it
+// In the steady state the allocator allocates no host memory: operator new is new_calls.count. A program of its own, because it
 // replaces operator new for all of it.
 #include <gtest/gtest.h>
 
@@ -15,87 +15,28 @@
 #include "base/bytes.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/simulated_device.h"
-#include "tests/allocator/forwarding_device.h"
-
-namespace {
-
-thread_local bool counting = false;
-thread_local std::size_t counted = 0;
-thread_local std::size_t counted_bytes = 0;
-
-void count(std::size_t bytes) {
-  if (!counting) return;
-  ++counted;
-  counted_bytes += bytes;
-}
-
-void* counted_malloc(std::size_t bytes) {
-  count(bytes);
-  if (void* ptr = std::malloc(bytes == 0 ? 1 : bytes)) return ptr;
-  throw std::bad_alloc();
-}
-
-void* counted_aligned(std::size_t bytes, std::align_val_t alignment) {
-  count(bytes);
-  const auto multiple = static_cast<std::size_t>(alignment);
-  if (void* ptr = std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple)) return ptr;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// Not inlined: where only one of a pair is, GCC sees free() release what operator new gave (-Wmismatched-new-delete).
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_malloc(bytes); }
-[[gnu::noinline]] void* operator new[](std::size_t bytes) { return counted_malloc(bytes); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted_aligned(bytes, alignment);
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return counted_aligned(bytes, alignment);
-}
-[[gnu::noinline]] void operator delete(void* ptr) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete[](void* ptr) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete(void* ptr, std::size_t) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete[](void* ptr, std::size_t) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete(void* ptr, std::align_val_t) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete[](void* ptr, std::align_val_t) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete(void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
-[[gnu::noinline]] void operator delete[](void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
+#include "tests/steady_state/replaced_new.h"
 
 namespace cachalot {
 namespace {
 
-// Counting stops while the device is busy: what the simulation allocates is not the allocator's doing.
-class NotCounting {
- public:
-  explicit NotCounting(const Device&) : before_(counting) { counting = false; }
-  ~NotCounting() { counting = before_; }
-
- private:
-  bool before_;
-};
-
-class QuietDevice final : public ForwardingDevice<QuietDevice, NotCounting> {
-  using ForwardingDevice::ForwardingDevice;
-};
-
 class SteadyState : public testing::Test {
  protected:
   void* allocate(std::size_t bytes, Stream stream = nullptr) {
-    counting = true;
+    new_calls.counting = true;
     void* ptr = allocator.allocate(bytes, 0, stream);
-    counting = false;
+    new_calls.counting = false;
     return ptr;
   }
   void deallocate(void* ptr) {
-    counting = true;
+    new_calls.counting = true;
     allocator.deallocate(ptr);
-    counting = false;
+    new_calls.counting = false;
   }
   void record_stream(void* ptr, Stream stream) {
-    counting = true;
+    new_calls.counting = true;
     allocator.record_stream(ptr, stream);
-    counting = false;
+    new_calls.counting = false;
   }
 
   // Host allocations of `rounds` rounds, after as many to get used to it. The allocator's tables, which come straight
@@ -104,10 +45,10 @@ class SteadyState : public testing::Test {
   std::size_t allocations_in_steady_state(int rounds, Round round) {
     for (int i = 0; i < rounds; ++i) round();
     const std::size_t tables = allocator.metadata_bytes();
-    counted = 0;
+    new_calls.count = 0;
     for (int i = 0; i < rounds; ++i) round();
     EXPECT_EQ(allocator.metadata_bytes(), tables);
-    return counted;
+    return new_calls.count;
   }
 
   std::shared_ptr<SimulatedDevice> device = std::make_shared<SimulatedDevice>();
@@ -117,10 +58,10 @@ class SteadyState : public testing::Test {
 TEST_F(SteadyState, CountsAllocationsAtAll) {
   EXPECT_GT(allocations_in_steady_state(1,
                                         [&] {
-                                          counting = true;
+                                          new_calls.counting = true;
                                           const auto picture = allocator.snapshot();
                                           const std::vector<int> some(100);
-                                          counting = false;
+                                          new_calls.counting = false;
                                         }),
             0u);
 }
@@ -196,10 +137,10 @@ TEST_F(SteadyState, StatisticsAllocateNothing) {
   deallocate(allocate(1000));
   EXPECT_EQ(allocations_in_steady_state(100,
                                         [&] {
-                                          counting = true;
+                                          new_calls.counting = true;
                                           DeviceStats stats = allocator.memory_stats();
                                           if (stats.num_ooms != 0) std::abort();
-                                          counting = false;
+                                          new_calls.counting = false;
                                         }),
             0u);
 }

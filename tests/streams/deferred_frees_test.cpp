@@ -82,7 +82,7 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
   Stream a = device.stream(), b = device.stream();
   Mutex mutex;
   std::deque<Block> blocks;
-  std::vector<Block*> done;
+  Vector<Block*> done;
   DeferredFrees frees{asked_device, [this](Block& block, Held&) { done.push_back(&block); }};
 };
 INSTANTIATE_TEST_SUITE_P(Hints, DeferredFreesTest, ::testing::Values(true, false));
@@ -95,7 +95,7 @@ TEST_P(DeferredFreesTest, ABlockIsDoneWhenTheWorkBeforeItsFreeIs) {
   EXPECT_EQ(reclaim(), 0u);
   device.advance(1);
   EXPECT_EQ(reclaim(), 1u);
-  EXPECT_EQ(done, std::vector<Block*>{&freed});
+  EXPECT_EQ(done, Vector<Block*>{&freed});
   EXPECT_TRUE(is_empty());
 }
 
@@ -129,7 +129,7 @@ TEST_P(DeferredFreesTest, TheOldestEventIsAskedFirstAgainWhenItWasNotDone) {
   EXPECT_EQ(reclaim(), 0u);
   device.advance(1000);
   EXPECT_EQ(reclaim(), 1u);
-  EXPECT_EQ(done, std::vector<Block*>{&oldest});
+  EXPECT_EQ(done, Vector<Block*>{&oldest});
 }
 
 TEST_P(DeferredFreesTest, AStreamWithNothingNewIsNotAskedAgain) {
@@ -159,9 +159,9 @@ TEST_P(DeferredFreesTest, SynchronizeWaitsForTheSelectedOnly) {
   Block& second = free_in_use({a});
   const DeviceLock lock(mutex);
   frees.synchronize([&](const Block& block) { return &block == &second; }, lock);
-  EXPECT_EQ(done, std::vector<Block*>{&second});
+  EXPECT_EQ(done, Vector<Block*>{&second});
   frees.synchronize([](const Block&) { return true; }, lock);
-  EXPECT_EQ(done, (std::vector<Block*>{&second, &first}));
+  EXPECT_EQ(done, (Vector<Block*>{&second, &first}));
   EXPECT_TRUE(frees.empty());
 }
 
@@ -176,7 +176,7 @@ TEST_P(DeferredFreesTest, AFailedRecordLeavesTheUsesAsTheyWere) {
   frees.wait_for_uses(freed, lock);
   EXPECT_EQ(freed.uses.pending_events, 2u);
   frees.reclaim(lock);
-  EXPECT_EQ(done, std::vector<Block*>{&freed});
+  EXPECT_EQ(done, Vector<Block*>{&freed});
 }
 
 TEST_P(DeferredFreesTest, AFailedQueryLosesNothing) {
@@ -233,7 +233,7 @@ TEST_P(DeferredFreesTest, AQueueIsNotTakenOverWhileItsOnlyEventIsBeingAsked) {
   EXPECT_EQ(reclaim(), 1u);
   device.advance(1000);
   EXPECT_EQ(reclaim(), 1u);
-  EXPECT_EQ(done, (std::vector<Block*>{other, first, last}));
+  EXPECT_EQ(done, (Vector<Block*>{other, first, last}));
   EXPECT_TRUE(is_empty());
 }
 

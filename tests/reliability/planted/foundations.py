@@ -16,6 +16,13 @@ BUGS = [
     Bug("a peak is gathered twice", "allocator/base/thread_local_state.h",
         "    highest_.store(current, std::memory_order_relaxed);\n    gathered_", "    gathered_",
         ("caches", "allocator", "observe")),
+    Bug("nobody hears that the reserve lends", "allocator/base/host_memory.cpp",
+        "  const Lock lock(all.mutex);\n  most_request_.store(0, std::memory_order_relaxed);\n  void* const ptr",
+        "  const Lock lock(all.mutex);\n  void* const ptr",
+        ("steady_state",)),
+    Bug("an operation begins without a reserve", "allocator/base/locks.h",
+        "DeviceLock((HostReserve::require(), mutex))", "DeviceLock(mutex)",
+        ("steady_state",)),
     # --- blocks
     Bug("a removed key stays", "allocator/blocks/bin.h",
         "    keys[last] = BinKey::kNone;\n", "",
