@@ -67,7 +67,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     : fast(std::move(device), page_map, options, slow),
       handles(*state.device),
       growths(state, parts_of(*this), options),
-      sleeping(state, parts_of(*this), frees, pressure, supply, growths.pages()),
+      sleeping(state, parts_of(*this), frees, pressure, supply, growths.pages(), selected_heap(options)),
       inspection({state, pools, caches, frees, sleeping, growths.all()}) {
   pools.set_growth({.device = &growths.usual(), .provider = &growths.of_providers()});
   {

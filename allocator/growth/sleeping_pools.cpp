@@ -12,7 +12,8 @@
 CACHALOT_BEGIN
 
 void SleepingPools::require_pages(const char* call) const {
-  CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, state_.index);
+  CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is '{}'", call, state_.index,
+                   to_string(heap_));
 }
 
 // nullptr: there is no such pool.

@@ -21,7 +21,7 @@ class SleepingPools {
  public:
   // `growth`: null if the heap has segments, which cannot sleep.
   SleepingPools(HeapState& state, const PageGrowth::Parts& parts, PendingFrees& frees, MemoryPressure& pressure,
-                Supply& supply, PageGrowth* growth)
+                Supply& supply, PageGrowth* growth, HeapKind heap)
       : state_(state),
         pools_(parts.pools),
         clocks_(parts.clocks),
@@ -32,7 +32,8 @@ class SleepingPools {
         frees_(frees),
         pressure_(pressure),
         supply_(supply),
-        growth_(growth) {}
+        growth_(growth),
+        heap_(heap) {}
 
   // These lock by themselves. Each throws InvalidArgument in the name of `call` if the heap has segments, during a
   // capture, and for a pool with a segment provider.
@@ -84,6 +85,7 @@ class SleepingPools {
   MemoryPressure& pressure_;
   Supply& supply_;
   PageGrowth* const growth_;
+  const HeapKind heap_;
 };
 
 CACHALOT_END

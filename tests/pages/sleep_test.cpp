@@ -740,6 +740,8 @@ TEST(AskedToSleep, SegmentsCannot) {
                   "release_physical needs heap:pages; the heap of device 0 is 'segments'");
   EXPECT_CONTAINS(refusal([&] { world.allocator.restore_physical("weights"); }), "restore_physical needs heap:pages");
   world.allocator.deallocate(ptr);
+  World async(kGiB, "heap:async");
+  EXPECT_CONTAINS(refusal([&] { async.allocator.release_physical("weights"); }), "the heap of device 0 is 'async'");
 }
 
 TEST(AskedToSleep, NothingMayDuringACapture) {
