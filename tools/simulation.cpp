@@ -326,7 +326,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     const json* const torch = torch_of(report, device);
     const int ordinal = device.at("device").get<int>();
     const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
-    if (torch == nullptr || lacked_memory(device, torch, false) || !std::filesystem::exists(path)) continue;
+    if (torch == nullptr || ran_out(device, torch) || !std::filesystem::exists(path)) continue;
     const simulator::ContextCharge context = context_of(device);
     const std::size_t reserved = number(*torch, "peak_reserved_bytes");
     const std::size_t used = number(device, "peak_used_bytes");
@@ -514,9 +514,12 @@ const json* torch_of(const ProcessReport& report, const json& device) {
   return nullptr;
 }
 
-bool lacked_memory(const json& device, const json* torch, bool failed) {
-  if (failed && device.contains("context_lack")) return true;
+bool ran_out(const json& device, const json* torch) {
   return torch != nullptr ? torch->at("ooms") > 0 : !device.at("first_failure").is_null();
+}
+
+bool lacked_memory(const json& device, const json* torch, bool failed) {
+  return failed && (device.contains("context_lack") || ran_out(device, torch));
 }
 
 bool lacked_memory(const Simulation& simulation) {

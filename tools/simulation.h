@@ -122,8 +122,11 @@ std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation)
 // Returns a device's part of a torch report; nullptr without.
 const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device);
 
-// Whether the program, or PyTorch's allocator, asked for memory that a device did not have; or, if the program failed, the
-// context or a library did. `torch` may be nullptr.
+// Returns whether the program, or PyTorch's allocator, asked for memory that a device did not have. `torch` may be nullptr.
+bool ran_out(const nlohmann::json& device, const nlohmann::json* torch);
+
+// Returns whether the program failed, and it, the context or a library asked for memory that a device did not have. A program
+// that ran out of memory, went on and ended well fits.
 bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed);
 
 // Whether memory ran out on a device of the simulation.

@@ -174,6 +174,16 @@ TEST(Simulate, TellsWhereMemoryRanOut) {
               HasSubstr("NO: out of memory at allocation 1, asking for 200.00 MiB with 124.00 MiB free"));
 }
 
+TEST(Simulate, SaysWhatAProgramThatWentOnDidNotGet) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--memory 1GiB --context none sh -c '" + kProgram + " 600 600; exit 0'");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 424.00 MiB to spare"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("but it was out of memory at allocation 1, asking for 600.00 MiB with 424.00 MiB free"));
+  EXPECT_THAT(outcome.err, HasSubstr("the program went on without that memory, and ended well"));
+}
+
 TEST(Simulate, TellsWhatProcessesTakeOfADeviceTogether) {
   NEEDS_THE_SIMULATOR();
   const TemporaryFile json;

@@ -263,25 +263,33 @@ std::string if_low(const json& device, const json& request) {
   return text.empty() ? "" : figure("", text);
 }
 
-// A request that is smaller than what is free fails because PyTorch asks the GPU for a whole segment.
-std::string ran_out(const json& where, const std::string& at, const Style& style) {
+// The request that failed: its place, its size and what was free. One that is smaller than what is free fails because PyTorch
+// asks the GPU for a whole segment.
+std::string refused_text(const json& where, const std::string& at) {
   const std::size_t bytes = number(where, "bytes");
   const std::size_t free = number(where, "free_bytes");
   const char* const rounding = bytes <= free ? " (rounded up to a segment)" : "";
-  return figure("fits", style.bad("NO") + fmt::format(": out of memory{}, asking for {}{} with {} free", at,
-                                                      format_bytes(bytes), rounding, format_bytes(free)));
+  return fmt::format("out of memory{}, asking for {}{} with {} free", at, format_bytes(bytes), rounding,
+                     format_bytes(free));
 }
 
-// PyTorch counts; its history, where there is one, knows the place.
-std::string ran_out_in(const json& device, const json& torch, const Style& style) {
-  const json& oom = torch.at("first_oom");
-  if (!oom.is_null()) return ran_out(oom, " " + at_place(word(oom, "at")), style) + if_low(device, oom);
-  return figure("fits", style.bad("NO") + fmt::format(": out of memory, {}; the place in the program is not known",
-                                                      times_text(number(torch, "ooms"))));
+// The first request that failed for good. PyTorch counts; its history, where there is one, knows the place.
+std::string first_refused_text(const json& device, const json* torch) {
+  if (torch == nullptr) {
+    const json& failure = device.at("first_failure");
+    return refused_text(failure, fmt::format(" at allocation {}", number(failure, "allocation")));
+  }
+  const json& oom = torch->at("first_oom");
+  if (!oom.is_null()) return refused_text(oom, " " + at_place(word(oom, "at")));
+  return fmt::format("out of memory, {}; the place in the program is not known", times_text(number(*torch, "ooms")));
 }
 
-// How close it was: PyTorch gives its cache back where the device has no more.
-std::string tightness_text(const json& device) {
+// How close it was: the program went on without what it had asked for, or PyTorch gave its cache back.
+std::string tightness_text(const json& device, const json* torch) {
+  if (ran_out(device, torch)) {
+    return figure("", "but it was " + first_refused_text(device, torch)) +
+           figure("", "the program went on without that memory, and ended well");
+  }
   if (device.at("first_failure").is_null()) return "";
   return figure("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
                                 times_text(number(device, "failed_allocations"))));
@@ -346,19 +354,19 @@ std::string fits_text(const ProcessReport& report, const json& device, bool fail
   }
   const std::size_t spare = number(device, "total_bytes") - peak;
   const std::string answer = style.good(fits_surely(device, spare) ? "yes" : "probably");
-  return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device) +
+  return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device, torch_of(report, device)) +
          fits_on_text(report, device, verbose, style);
 }
 
 std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
   const json* const torch = torch_of(report, device);
   if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
-  if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(device, *torch, style);
-  if (const std::string lack = describe_lack(device); failed && !lack.empty())
+  const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
+  if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
     return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
-  const json& failure = device.at("first_failure");
-  return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style) +
-         if_low(device, failure);
+  const json& refused = torch != nullptr ? torch->at("first_oom") : device.at("first_failure");
+  return figure("fits", style.bad("NO") + ": " + first_refused_text(device, torch)) +
+         (refused.is_null() ? "" : if_low(device, refused));
 }
 
 std::string figure_if_any(std::string_view name, const std::string& value) {
