@@ -2,7 +2,9 @@
 // A few that only read what is the thread's own do not lock.
 #pragma once
 
+#include <cstddef>
 #include <new>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -40,11 +42,13 @@ struct PerThread<kFunction> {
 
 // Exceptions become error codes.
 //
-// Returns what `body` returns, or the code of what it throws, of which watch is told.
+// Returns what `body` returns, success if it returns nothing, or the code of what it throws, of which watch is told.
 template <typename Body>
 cudaError_t error_of(Watch& watch, Body&& body) noexcept {
   try {
-    return body();
+    if constexpr (!std::is_void_v<std::invoke_result_t<Body>>) return body();
+    body();
+    return cudaSuccess;
   } catch (const CudaError& failure) {
     watch.note(failure);
     return static_cast<cudaError_t>(failure.code());
@@ -133,14 +137,70 @@ CUresult by_runtime(cudaError_t (*function)(Parameters...), std::type_identity_t
 template <typename... Parameters>
 CUresult by_runtime_in_context(const char* call, cudaError_t (*function)(Parameters...),
                                std::type_identity_t<Parameters>... arguments) noexcept {
-  const CUresult error = call_in_context(call, [](Process&) { return cudaSuccess; });
+  const CUresult error = call_in_context(call, [](Process&) {});
   return error == CUDA_SUCCESS ? by_runtime(function, arguments...) : error;
 }
 
 // The driver's addresses are numbers, the runtime's pointers.
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
+// The parameters of a function that CUDA's headers declare.
+template <typename Function>
+struct Signature;
+template <typename Result, typename... Parameters>
+struct Signature<Result(Parameters...)> {
+  template <std::size_t index>
+  using Parameter = std::tuple_element_t<index, std::tuple<Parameters...>>;
+};
+
+// An argument as another function of CUDA takes it: driver and runtime have their own types for the same values and structs.
+template <typename To, typename From>
+To argument_as(From argument) {
+  if constexpr (std::is_convertible_v<From, To>) {
+    return argument;
+  } else if constexpr (std::is_enum_v<To>) {
+    return static_cast<To>(argument);
+  } else {
+    if constexpr (std::is_pointer_v<From> && std::is_object_v<std::remove_pointer_t<From>>)
+      static_assert(sizeof(std::remove_pointer_t<From>) == sizeof(std::remove_pointer_t<To>));
+    return reinterpret_cast<To>(argument);
+  }
+}
+
 }  // namespace cachalot::simulator
+
+// The first parameters of `function`, and as many arguments for `function` made of them.
+#define CACHALOT_PARAMETER(function, index) \
+  cachalot::simulator::Signature<decltype(function)>::Parameter<index> p##index
+#define CACHALOT_PARAMETERS_1(function) CACHALOT_PARAMETER(function, 0)
+#define CACHALOT_PARAMETERS_2(function) CACHALOT_PARAMETERS_1(function), CACHALOT_PARAMETER(function, 1)
+#define CACHALOT_PARAMETERS_3(function) CACHALOT_PARAMETERS_2(function), CACHALOT_PARAMETER(function, 2)
+#define CACHALOT_PARAMETERS_4(function) CACHALOT_PARAMETERS_3(function), CACHALOT_PARAMETER(function, 3)
+#define CACHALOT_PARAMETERS_5(function) CACHALOT_PARAMETERS_4(function), CACHALOT_PARAMETER(function, 4)
+#define CACHALOT_PARAMETERS_6(function) CACHALOT_PARAMETERS_5(function), CACHALOT_PARAMETER(function, 5)
+#define CACHALOT_PARAMETERS_7(function) CACHALOT_PARAMETERS_6(function), CACHALOT_PARAMETER(function, 6)
+#define CACHALOT_PARAMETERS_8(function) CACHALOT_PARAMETERS_7(function), CACHALOT_PARAMETER(function, 7)
+#define CACHALOT_ARGUMENT(function, index) \
+  cachalot::simulator::argument_as<cachalot::simulator::Signature<decltype(function)>::Parameter<index>>(p##index)
+#define CACHALOT_ARGUMENTS_1(function) CACHALOT_ARGUMENT(function, 0)
+#define CACHALOT_ARGUMENTS_2(function) CACHALOT_ARGUMENTS_1(function), CACHALOT_ARGUMENT(function, 1)
+#define CACHALOT_ARGUMENTS_3(function) CACHALOT_ARGUMENTS_2(function), CACHALOT_ARGUMENT(function, 2)
+#define CACHALOT_ARGUMENTS_4(function) CACHALOT_ARGUMENTS_3(function), CACHALOT_ARGUMENT(function, 3)
+#define CACHALOT_ARGUMENTS_5(function) CACHALOT_ARGUMENTS_4(function), CACHALOT_ARGUMENT(function, 4)
+#define CACHALOT_ARGUMENTS_6(function) CACHALOT_ARGUMENTS_5(function), CACHALOT_ARGUMENT(function, 5)
+#define CACHALOT_ARGUMENTS_7(function) CACHALOT_ARGUMENTS_6(function), CACHALOT_ARGUMENT(function, 6)
+#define CACHALOT_ARGUMENTS_8(function) CACHALOT_ARGUMENTS_7(function), CACHALOT_ARGUMENT(function, 7)
+
+// The driver's function `name`, which does what `function` of the runtime does: with its `count` parameters, then with what
+// follows.
+#define CACHALOT_SIMULATOR_BY_RUNTIME(count, name, function, ...)                                 \
+  CUresult name(CACHALOT_PARAMETERS_##count(name)) {                                              \
+    return by_runtime(function, CACHALOT_ARGUMENTS_##count(function) __VA_OPT__(, ) __VA_ARGS__); \
+  }
+#define CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(count, name, function, ...)                                           \
+  CUresult name(CACHALOT_PARAMETERS_##count(name)) {                                                                   \
+    return by_runtime_in_context(__func__, function, CACHALOT_ARGUMENTS_##count(function) __VA_OPT__(, ) __VA_ARGS__); \
+  }
 
 // The function with suffix _ptsz or _ptds. A symbol for a function of a template takes an indirect one, which the dynamic linker
 // resolves; the resolver may be called before this library is relocated, and only computes an address.

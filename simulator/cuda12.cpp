@@ -154,6 +154,10 @@ using namespace cachalot::simulator;
 
 #define CUDA12_ONLY(name, ...) CACHALOT_SIMULATOR_EXPORT cudaError_t name(__VA_ARGS__)
 
+// The same as `function`, which has `count` parameters.
+#define CUDA12_NAME(count, name, function) \
+  CUDA12_ONLY(name, CACHALOT_PARAMETERS_##count(function)) { return function(CACHALOT_ARGUMENTS_##count(function)); }
+
 namespace {
 
 template <typename Field>
@@ -178,7 +182,6 @@ cudaError_t give_device_properties(void* prop, std::size_t bytes, int device) {
     const cudaDeviceProp all = device_properties(process.config(), process.devices().at(device).ordinal);
     const DeviceProp12 prop12 = device_properties_12(all, *process.config().gpu);
     std::memcpy(prop, &prop12, bytes);
-    return cudaSuccess;
   });
 }
 
@@ -207,10 +210,10 @@ CUDA12_PER_THREAD(cudaGetDriverEntryPoint, ptsz)
 // Functions of before devices had contexts; cudaSetDoubleForDevice and …ForHost never did anything on GPUs with doubles.
 CUDA12_ONLY(cudaThreadExit) { return cudaDeviceReset(); }
 CUDA12_ONLY(cudaThreadSynchronize) { return cudaDeviceSynchronize(); }
-CUDA12_ONLY(cudaThreadGetLimit, size_t* value, cudaLimit limit) { return cudaDeviceGetLimit(value, limit); }
-CUDA12_ONLY(cudaThreadSetLimit, cudaLimit limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
-CUDA12_ONLY(cudaThreadGetCacheConfig, cudaFuncCache* config) { return cudaDeviceGetCacheConfig(config); }
-CUDA12_ONLY(cudaThreadSetCacheConfig, cudaFuncCache config) { return cudaDeviceSetCacheConfig(config); }
+CUDA12_NAME(2, cudaThreadGetLimit, cudaDeviceGetLimit)
+CUDA12_NAME(2, cudaThreadSetLimit, cudaDeviceSetLimit)
+CUDA12_NAME(1, cudaThreadGetCacheConfig, cudaDeviceGetCacheConfig)
+CUDA12_NAME(1, cudaThreadSetCacheConfig, cudaDeviceSetCacheConfig)
 CUDA12_ONLY(cudaSetDoubleForDevice, double*) { return cudaSuccess; }
 CUDA12_ONLY(cudaSetDoubleForHost, double*) { return cudaSuccess; }
 
@@ -226,18 +229,13 @@ CUDA12(cudaPointerGetAttributes, PointerAttributes12* attributes, const void* po
 CUDA12(cudaMemAdvise, const void* start, size_t bytes, cudaMemoryAdvise advice, int) {
   return cudaMemAdvise(start, bytes, advice, {});
 }
-CUDA12_ONLY(cudaMemAdvise_v2, const void* start, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation location) {
-  return cudaMemAdvise(start, bytes, advice, location);
-}
+CUDA12_NAME(4, cudaMemAdvise_v2, cudaMemAdvise)
 
 CUDA12(cudaMemPrefetchAsync, const void* start, size_t bytes, int, cudaStream_t stream) {
   return cudaMemPrefetchAsync(start, bytes, {}, 0, stream);
 }
 CUDA12_PER_THREAD(cudaMemPrefetchAsync, ptsz)
-CUDA12_ONLY(cudaMemPrefetchAsync_v2, const void* start, size_t bytes, cudaMemLocation location, unsigned int flags,
-            cudaStream_t stream) {
-  return cudaMemPrefetchAsync(start, bytes, location, flags, stream);
-}
+CUDA12_NAME(5, cudaMemPrefetchAsync_v2, cudaMemPrefetchAsync)
 CACHALOT_SIMULATOR_PER_THREAD(cudaMemPrefetchAsync_v2, ptsz)
 
 // Where no single copy is at fault, CUDA 12 gives SIZE_MAX as the index of the one that failed.
@@ -252,9 +250,7 @@ CUDA12_PER_THREAD(cudaMemcpyBatchAsync, ptsz)
 
 // ---- Events, captures and graphs ------------------------------------------------------------------------------------
 
-CUDA12_ONLY(cudaEventElapsedTime_v2, float* ms, cudaEvent_t start, cudaEvent_t end) {
-  return cudaEventElapsedTime(ms, start, end);
-}
+CUDA12_NAME(3, cudaEventElapsedTime_v2, cudaEventElapsedTime)
 
 CUDA12(cudaStreamGetCaptureInfo, cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id) {
   return cudaStreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
@@ -265,10 +261,7 @@ CUDA12_ONLY(cudaStreamGetCaptureInfo_v2, cudaStream_t stream, cudaStreamCaptureS
   return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, nullptr, count);
 }
 CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetCaptureInfo_v2, ptsz)
-CUDA12_ONLY(cudaStreamGetCaptureInfo_v3, cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-            cudaGraph_t* graph, const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, size_t* count) {
-  return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, edges, count);
-}
+CUDA12_NAME(7, cudaStreamGetCaptureInfo_v3, cudaStreamGetCaptureInfo)
 CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetCaptureInfo_v3, ptsz)
 
 CUDA12(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t* dependencies, size_t count,
@@ -276,50 +269,32 @@ CUDA12(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t
   return cudaStreamUpdateCaptureDependencies(stream, dependencies, nullptr, count, flags);
 }
 CUDA12_PER_THREAD(cudaStreamUpdateCaptureDependencies, ptsz)
-CUDA12_ONLY(cudaStreamUpdateCaptureDependencies_v2, cudaStream_t stream, cudaGraphNode_t* dependencies,
-            const cudaGraphEdgeData* edges, size_t count, unsigned int flags) {
-  return cudaStreamUpdateCaptureDependencies(stream, dependencies, edges, count, flags);
-}
+CUDA12_NAME(5, cudaStreamUpdateCaptureDependencies_v2, cudaStreamUpdateCaptureDependencies)
 CACHALOT_SIMULATOR_PER_THREAD(cudaStreamUpdateCaptureDependencies_v2, ptsz)
 
 CUDA12(cudaGraphAddDependencies, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
        size_t count) {
   return cudaGraphAddDependencies(graph, from, to, nullptr, count);
 }
-CUDA12_ONLY(cudaGraphAddDependencies_v2, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
-            const cudaGraphEdgeData* edges, size_t count) {
-  return cudaGraphAddDependencies(graph, from, to, edges, count);
-}
+CUDA12_NAME(5, cudaGraphAddDependencies_v2, cudaGraphAddDependencies)
 
 CUDA12(cudaGraphRemoveDependencies, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
        size_t count) {
   return cudaGraphRemoveDependencies(graph, from, to, nullptr, count);
 }
-CUDA12_ONLY(cudaGraphRemoveDependencies_v2, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
-            const cudaGraphEdgeData* edges, size_t count) {
-  return cudaGraphRemoveDependencies(graph, from, to, edges, count);
-}
+CUDA12_NAME(5, cudaGraphRemoveDependencies_v2, cudaGraphRemoveDependencies)
 
 CUDA12(cudaGraphGetEdges, cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
   return cudaGraphGetEdges(graph, from, to, nullptr, count);
 }
-CUDA12_ONLY(cudaGraphGetEdges_v2, cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
-            cudaGraphEdgeData* edges, size_t* count) {
-  return cudaGraphGetEdges(graph, from, to, edges, count);
-}
+CUDA12_NAME(5, cudaGraphGetEdges_v2, cudaGraphGetEdges)
 
 CUDA12(cudaGraphNodeGetDependencies, cudaGraphNode_t node, cudaGraphNode_t* dependencies, size_t* count) {
   return cudaGraphNodeGetDependencies(node, dependencies, nullptr, count);
 }
-CUDA12_ONLY(cudaGraphNodeGetDependencies_v2, cudaGraphNode_t node, cudaGraphNode_t* dependencies,
-            cudaGraphEdgeData* edges, size_t* count) {
-  return cudaGraphNodeGetDependencies(node, dependencies, edges, count);
-}
+CUDA12_NAME(4, cudaGraphNodeGetDependencies_v2, cudaGraphNodeGetDependencies)
 
 CUDA12(cudaGraphNodeGetDependentNodes, cudaGraphNode_t node, cudaGraphNode_t* dependents, size_t* count) {
   return cudaGraphNodeGetDependentNodes(node, dependents, nullptr, count);
 }
-CUDA12_ONLY(cudaGraphNodeGetDependentNodes_v2, cudaGraphNode_t node, cudaGraphNode_t* dependents,
-            cudaGraphEdgeData* edges, size_t* count) {
-  return cudaGraphNodeGetDependentNodes(node, dependents, edges, count);
-}
+CUDA12_NAME(4, cudaGraphNodeGetDependentNodes_v2, cudaGraphNodeGetDependentNodes)

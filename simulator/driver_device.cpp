@@ -75,17 +75,11 @@ CUresult cuDriverGetVersion(int* version) {
 
 CUresult cuDeviceGetCount(int* count) {
   *count = 0;
-  return driver_call([&](Process& process) {
-    *count = process.devices().count();
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { *count = process.devices().count(); });
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  return driver_call([&](Process& process) {
-    *device = process.devices().at(ordinal).ordinal;
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { *device = process.devices().at(ordinal).ordinal; });
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
@@ -98,17 +92,13 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  return driver_call([&](Process& process) {
-    *uuid = device_uuid(process.devices().at(device).ordinal);
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { *uuid = device_uuid(process.devices().at(device).ordinal); });
 }
 
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
   return driver_call([&](Process& process) {
     process.devices().at(device);
     *bytes = process.config().memory_bytes;
-    return cudaSuccess;
   });
 }
 
@@ -116,7 +106,6 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   return driver_call([&](Process& process) {
     *value = device_attribute(process.config(), process.devices().at(device).ordinal, attribute);
     if (const auto ruled = process.virtual_memory().rules().attribute(device, attribute)) *value = *ruled;
-    return cudaSuccess;
   });
 }
 
@@ -130,34 +119,26 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
 }
 
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
-  return driver_call([&](Process& process) {
-    *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal;
-    return cudaSuccess;
-  });
+  return driver_call(
+      [&](Process& process) { *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal; });
 }
 
-CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
-  return by_runtime(cudaDeviceGetByPCIBusId, device, id);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuDeviceGetByPCIBusId, cudaDeviceGetByPCIBusId)
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   return driver_call([&](Process& process) {
     process.devices().at(device);
     *major = process.config().gpu->major;
     *minor = process.config().gpu->minor;
-    return cudaSuccess;
   });
 }
 
-CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to) {
-  return by_runtime(cudaDeviceGetP2PAttribute, value, static_cast<cudaDeviceP2PAttr>(attribute), from, to);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(4, cuDeviceGetP2PAttribute, cudaDeviceGetP2PAttribute)
 
 CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
   return driver_call([&](Process& process) {
     process.devices().at(device);
     *supported = 0;
-    return cudaSuccess;
   });
 }
 
@@ -167,7 +148,6 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
   return driver_call([&](Process& process) {
     *flags = process.devices().at(device).flags;
     *active = process.devices().at(device).active;
-    return cudaSuccess;
   });
 }
 
@@ -175,38 +155,25 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return driver_call([&](Process& process) {
     process.devices().at(device).make_context();
     *context = context_of(process.devices().at(device));
-    return cudaSuccess;
   });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return driver_call([&](Process& process) {
-    process.devices().at(device);
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { process.devices().at(device); });
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-  return driver_call([&](Process& process) {
-    process.reset(process.devices().at(device));
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { process.reset(process.devices().at(device)); });
 }
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
-  return driver_call([&](Process& process) {
-    process.devices().at(device).flags = flags;
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { process.devices().at(device).flags = flags; });
 }
 
 // ---- The thread's context -------------------------------------------------------------------------------------------
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
-  return driver_call([&](Process& process) {
-    *context = current_context(process);
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { *context = current_context(process); });
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
@@ -233,10 +200,8 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 
 CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned int, CUdevice device) {
-  const CUresult error = driver_call([&](Process& process) {
-    *context = process.create_context(process.devices().at(device));
-    return cudaSuccess;
-  });
+  const CUresult error =
+      driver_call([&](Process& process) { *context = process.create_context(process.devices().at(device)); });
   return error == CUDA_SUCCESS ? cuCtxPushCurrent(*context) : error;
 }
 
@@ -278,31 +243,22 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) {
-  return call_in_context(__func__, [&](Process& process) {
-    *flags = process.contexts().current().flags;
-    return cudaSuccess;
-  });
+  return call_in_context(__func__, [&](Process& process) { *flags = process.contexts().current().flags; });
 }
 
-CUresult cuCtxSetFlags(unsigned int flags) { return by_runtime(cudaSetDeviceFlags, flags); }
+CACHALOT_SIMULATOR_BY_RUNTIME(1, cuCtxSetFlags, cudaSetDeviceFlags)
 
 CUresult cuCtxGetApiVersion(CUcontext, unsigned int* version) {
   return driver_call([&](Process&) {
     constexpr unsigned int kApiVersion = 3020;  // of every context since CUDA 3.2
     *version = kApiVersion;
-    return cudaSuccess;
   });
 }
 
-CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return by_runtime(cudaDeviceGetStreamPriorityRange, least, greatest);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuCtxGetStreamPriorityRange, cudaDeviceGetStreamPriorityRange)
 
 CUresult cuCtxSynchronize() {
-  return call_in_context(__func__, [](Process& process) {
-    process.waits().synchronize(process.contexts().current());
-    return cudaSuccess;
-  });
+  return call_in_context(__func__, [](Process& process) { process.waits().synchronize(process.contexts().current()); });
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context) {
@@ -314,24 +270,16 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
   });
 }
 
-CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  return by_runtime_in_context(__func__, cudaDeviceGetCacheConfig, reinterpret_cast<cudaFuncCache*>(config));
-}
-CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  return by_runtime_in_context(__func__, cudaDeviceSetCacheConfig, static_cast<cudaFuncCache>(config));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(1, cuCtxGetCacheConfig, cudaDeviceGetCacheConfig)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(1, cuCtxSetCacheConfig, cudaDeviceSetCacheConfig)
 CUresult cuCtxResetPersistingL2Cache() { return by_runtime(cudaCtxResetPersistingL2Cache); }
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  return by_runtime(cudaDeviceGetLimit, value, static_cast<cudaLimit>(limit));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuCtxGetLimit, cudaDeviceGetLimit)
 
-CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  return by_runtime_in_context(__func__, cudaDeviceSetLimit, static_cast<cudaLimit>(limit), value);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(2, cuCtxSetLimit, cudaDeviceSetLimit)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;

@@ -9,17 +9,21 @@ using namespace cachalot::simulator;
   extern "C" __attribute__((visibility("default"))) CUresult older_##name(__VA_ARGS__) __asm__(#name); \
   CUresult older_##name(__VA_ARGS__)
 
+// The newest form with its first `count` parameters; what follows stands for those that the older one lacks.
+#define FIRST_PARAMETERS_FORM(count, name, ...)                               \
+  extern "C" __attribute__((visibility("default")))                           \
+  CUresult older_##name(CACHALOT_PARAMETERS_##count(name)) __asm__(#name);    \
+  CUresult older_##name(CACHALOT_PARAMETERS_##count(name)) {                  \
+    return name(CACHALOT_ARGUMENTS_##count(name) __VA_OPT__(, ) __VA_ARGS__); \
+  }
+
 // ---- Devices, contexts, streams and events --------------------------------------------------------------------------
 
-OLDER_FORM(cuGetProcAddress, const char* name, void** function, int version, cuuint64_t flags) {
-  return cuGetProcAddress(name, function, version, flags, nullptr);
-}
-OLDER_FORM(cuDeviceGetUuid, CUuuid* uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
-OLDER_FORM(cuDevicePrimaryCtxRelease, CUdevice device) { return cuDevicePrimaryCtxRelease(device); }
-OLDER_FORM(cuDevicePrimaryCtxReset, CUdevice device) { return cuDevicePrimaryCtxReset(device); }
-OLDER_FORM(cuDevicePrimaryCtxSetFlags, CUdevice device, unsigned int flags) {
-  return cuDevicePrimaryCtxSetFlags(device, flags);
-}
+FIRST_PARAMETERS_FORM(4, cuGetProcAddress, nullptr)
+FIRST_PARAMETERS_FORM(2, cuDeviceGetUuid)
+FIRST_PARAMETERS_FORM(1, cuDevicePrimaryCtxRelease)
+FIRST_PARAMETERS_FORM(1, cuDevicePrimaryCtxReset)
+FIRST_PARAMETERS_FORM(2, cuDevicePrimaryCtxSetFlags)
 OLDER_FORM(cuCtxCreate, CUcontext* context, unsigned int flags, CUdevice device) {
   return cuCtxCreate(context, nullptr, flags, device);
 }
@@ -29,27 +33,19 @@ OLDER_FORM(cuCtxCreate_v2, CUcontext* context, unsigned int flags, CUdevice devi
 OLDER_FORM(cuCtxCreate_v3, CUcontext* context, CUexecAffinityParam*, int, unsigned int flags, CUdevice device) {
   return cuCtxCreate(context, nullptr, flags, device);
 }
-OLDER_FORM(cuCtxDestroy, CUcontext context) { return cuCtxDestroy(context); }
-OLDER_FORM(cuCtxPushCurrent, CUcontext context) { return cuCtxPushCurrent(context); }
-OLDER_FORM(cuCtxPopCurrent, CUcontext* context) { return cuCtxPopCurrent(context); }
-OLDER_FORM(cuStreamDestroy, CUstream stream) { return cuStreamDestroy(stream); }
-OLDER_FORM(cuEventDestroy, CUevent event) { return cuEventDestroy(event); }
-OLDER_FORM(cuEventElapsedTime, float* ms, CUevent start, CUevent end) { return cuEventElapsedTime(ms, start, end); }
-OLDER_FORM(cuStreamWriteValue32, CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
-  return cuStreamWriteValue32(stream, address, value, flags);
-}
-OLDER_FORM(cuStreamWriteValue64, CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
-  return cuStreamWriteValue64(stream, address, value, flags);
-}
+FIRST_PARAMETERS_FORM(1, cuCtxDestroy)
+FIRST_PARAMETERS_FORM(1, cuCtxPushCurrent)
+FIRST_PARAMETERS_FORM(1, cuCtxPopCurrent)
+FIRST_PARAMETERS_FORM(1, cuStreamDestroy)
+FIRST_PARAMETERS_FORM(1, cuEventDestroy)
+FIRST_PARAMETERS_FORM(3, cuEventElapsedTime)
+FIRST_PARAMETERS_FORM(4, cuStreamWriteValue32)
+FIRST_PARAMETERS_FORM(4, cuStreamWriteValue64)
 
 // ---- Memory and code ------------------------------------------------------------------------------------------------
 
-OLDER_FORM(cuMemHostRegister, void* host, size_t bytes, unsigned int flags) {
-  return cuMemHostRegister(host, bytes, flags);
-}
-OLDER_FORM(cuIpcOpenMemHandle, CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
-  return cuIpcOpenMemHandle(address, handle, flags);
-}
+FIRST_PARAMETERS_FORM(3, cuMemHostRegister)
+FIRST_PARAMETERS_FORM(3, cuIpcOpenMemHandle)
 OLDER_FORM(cuMemPrefetchAsync, CUdeviceptr address, size_t bytes, CUdevice, CUstream stream) {
   return cuMemPrefetchAsync(address, bytes, {}, 0, stream);
 }
@@ -63,26 +59,14 @@ OLDER_FORM(cuMemcpyBatchAsync, CUdeviceptr* to, CUdeviceptr* from, size_t* sizes
   if (error != CUDA_SUCCESS && failed) *failed = SIZE_MAX;
   return error;
 }
-OLDER_FORM(cuLinkCreate, unsigned int count, CUjit_option* options, void** values, CUlinkState* state) {
-  return cuLinkCreate(count, options, values, state);
-}
-OLDER_FORM(cuLinkAddData, CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char* name,
-           unsigned int count, CUjit_option* options, void** values) {
-  return cuLinkAddData(state, type, data, bytes, name, count, options, values);
-}
-OLDER_FORM(cuLinkAddFile, CUlinkState state, CUjitInputType type, const char* path, unsigned int count,
-           CUjit_option* options, void** values) {
-  return cuLinkAddFile(state, type, path, count, options, values);
-}
+FIRST_PARAMETERS_FORM(4, cuLinkCreate)
+FIRST_PARAMETERS_FORM(8, cuLinkAddData)
+FIRST_PARAMETERS_FORM(6, cuLinkAddFile)
 
 // ---- Captures and graphs --------------------------------------------------------------------------------------------
 
-OLDER_FORM(cuStreamBeginCapture, CUstream stream) {
-  return cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-OLDER_FORM(cuStreamGetCaptureInfo, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  return cuStreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
-}
+FIRST_PARAMETERS_FORM(1, cuStreamBeginCapture, CU_STREAM_CAPTURE_MODE_GLOBAL)
+FIRST_PARAMETERS_FORM(3, cuStreamGetCaptureInfo, nullptr, nullptr, nullptr, nullptr)
 OLDER_FORM(cuStreamGetCaptureInfo_v2, CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
            const CUgraphNode** dependencies, size_t* count) {
   return cuStreamGetCaptureInfo(stream, status, id, graph, dependencies, nullptr, count);

@@ -97,7 +97,6 @@ CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, 
     process.uses().add("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
     if (!stream.capture)
       process.copies().fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes, count * pattern_bytes);
-    return cudaSuccess;
   });
 }
 
@@ -182,10 +181,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  return call_virtual(__func__, [&](Process& process) {
-    process.virtual_memory().unreserve(address, bytes);
-    return cudaSuccess;
-  });
+  return call_virtual(__func__, [&](Process& process) { process.virtual_memory().unreserve(address, bytes); });
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
@@ -202,10 +198,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return call_virtual(__func__, [&](Process& process) {
-    process.virtual_memory().release(handle);
-    return cudaSuccess;
-  });
+  return call_virtual(__func__, [&](Process& process) { process.virtual_memory().release(handle); });
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -224,7 +217,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     device.unmap(address, bytes);
     process.writes().forget(pointer(address), bytes);
     process.virtual_memory().sleeping().add({address, bytes});
-    return cudaSuccess;
   });
 }
 
@@ -281,10 +273,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return driver_call([&](Process& process) {
-    *handle = process.virtual_memory().retain_at(reinterpret_cast<Address>(address));
-    return cudaSuccess;
-  });
+  return driver_call(
+      [&](Process& process) { *handle = process.virtual_memory().retain_at(reinterpret_cast<Address>(address)); });
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
@@ -295,7 +285,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = process.devices().at(VirtualMemory::device_of(handle)).ordinal;
     if (const CUmemAllocationProp* made = process.virtual_memory().rules().properties(handle)) *properties = *made;
-    return cudaSuccess;
   });
 }
 
@@ -306,7 +295,6 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
     const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
     *free = info.free_bytes;
     *total = info.total_bytes;
-    return cudaSuccess;
   });
 }
 
@@ -334,54 +322,31 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
         process.devices().owner("cuMemGetAddressRange", address).simulated->memory_at(address)->range;
     if (base) *base = range.address;
     if (bytes) *bytes = range.bytes;
-    return cudaSuccess;
   });
 }
 
-CUresult cuMemAllocHost(void** host, size_t bytes) {
-  return by_runtime_in_context(__func__, cudaHostAlloc, host, bytes, cudaHostAllocDefault);
-}
-CUresult cuMemHostAlloc(void** host, size_t bytes, unsigned int flags) {
-  return by_runtime_in_context(__func__, cudaHostAlloc, host, bytes, flags);
-}
-CUresult cuMemFreeHost(void* host) { return by_runtime_in_context(__func__, cudaFreeHost, host); }
-CUresult cuMemHostRegister(void* host, size_t bytes, unsigned int flags) {
-  return by_runtime_in_context(__func__, cudaHostRegister, host, bytes, flags);
-}
-CUresult cuMemHostUnregister(void* host) { return by_runtime_in_context(__func__, cudaHostUnregister, host); }
-CUresult cuMemHostGetFlags(unsigned int* flags, void* host) {
-  return by_runtime_in_context(__func__, cudaHostGetFlags, flags, host);
-}
-CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int flags) {
-  return by_runtime_in_context(__func__, cudaHostGetDevicePointer, reinterpret_cast<void**>(device), host, flags);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(2, cuMemAllocHost, cudaHostAlloc, cudaHostAllocDefault)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemHostAlloc, cudaHostAlloc)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(1, cuMemFreeHost, cudaFreeHost)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemHostRegister, cudaHostRegister)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(1, cuMemHostUnregister, cudaHostUnregister)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(2, cuMemHostGetFlags, cudaHostGetFlags)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemHostGetDevicePointer, cudaHostGetDevicePointer)
 
-CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
-  return by_runtime_in_context(__func__, cudaMallocManaged, reinterpret_cast<void**>(address), bytes, flags);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemAllocManaged, cudaMallocManaged)
 CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned int) {
   return by_runtime_in_context(__func__, cudaMallocPitch, reinterpret_cast<void**>(address), pitch, width, height);
 }
-CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
-  return by_runtime_in_context(__func__, cudaMallocAsync, reinterpret_cast<void**>(address), bytes, stream);
-}
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  return by_runtime_in_context(__func__, cudaFreeAsync, pointer(address), stream);
-}
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
-  static_assert(sizeof(CUipcMemHandle) == sizeof(cudaIpcMemHandle_t));
-  return by_runtime_in_context(__func__, cudaIpcGetMemHandle, reinterpret_cast<cudaIpcMemHandle_t*>(handle),
-                               pointer(address));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemAllocAsync, cudaMallocAsync)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(2, cuMemFreeAsync, cudaFreeAsync)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(2, cuIpcGetMemHandle, cudaIpcGetMemHandle)
 CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   cudaIpcMemHandle_t runtime_handle;
   std::memcpy(&runtime_handle, &handle, sizeof(handle));
   return by_runtime_in_context(__func__, cudaIpcOpenMemHandle, reinterpret_cast<void**>(address), runtime_handle,
                                flags);
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-  return by_runtime_in_context(__func__, cudaIpcCloseMemHandle, pointer(address));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(1, cuIpcCloseMemHandle, cudaIpcCloseMemHandle)
 
 // ---- Pointers -------------------------------------------------------------------------------------------------------
 
@@ -427,21 +392,11 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstr
   return by_runtime_in_context(__func__, cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice,
                                stream);
 }
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDefault);
-}
-CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
-  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), from, bytes, cudaMemcpyHostToDevice);
-}
-CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
-  return by_runtime_in_context(__func__, cudaMemcpy, to, pointer(from), bytes, cudaMemcpyDeviceToHost);
-}
-CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice);
-}
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return by_runtime_in_context(__func__, cudaMemsetAsync, pointer(to), value, count, stream);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemcpy, cudaMemcpy, cudaMemcpyDefault)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemcpyHtoD, cudaMemcpy, cudaMemcpyHostToDevice)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemcpyDtoH, cudaMemcpy, cudaMemcpyDeviceToHost)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemcpyDtoD, cudaMemcpy, cudaMemcpyDeviceToDevice)
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(4, cuMemsetD8Async, cudaMemsetAsync)
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
   return fill(to, value, sizeof(value), count, stream);
 }
@@ -454,9 +409,7 @@ CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, size_t count) {
 CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
   return fill(to, value, sizeof(value), count, cudaStreamLegacy);
 }
-CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
-  return by_runtime_in_context(__func__, cudaMemset, pointer(to), value, count);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemsetD8, cudaMemset)
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
                            CUstream stream) {
@@ -472,12 +425,7 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) { return co
 CUresult cuMemcpy2D(const CUDA_MEMCPY2D* copy) { return copy_rows_and_wait(*copy); }
 CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* copy) { return copy_rows_and_wait(*copy); }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
-                            CUmemcpyAttributes* attributes, size_t* first_copies, size_t attributes_count,
-                            CUstream stream) {
-  return by_runtime(cudaMemcpyBatchAsync, reinterpret_cast<void**>(to), reinterpret_cast<void**>(from), sizes, count,
-                    reinterpret_cast<cudaMemcpyAttributes*>(attributes), first_copies, attributes_count, stream);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(8, cuMemcpyBatchAsync, cudaMemcpyBatchAsync)
 
 CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
                            CUstream stream) {
@@ -511,45 +459,19 @@ CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUm
 
 // ---- Stream-ordered memory ------------------------------------------------------------------------------------------
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  return by_runtime(cudaDeviceGetDefaultMemPool, pool, device);
-}
-CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-  return by_runtime(cudaDeviceGetMemPool, pool, device);
-}
-CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  return by_runtime(cudaDeviceSetMemPool, device, pool);
-}
-CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
-  return by_runtime(cudaMemGetDefaultMemPool, pool, reinterpret_cast<cudaMemLocation*>(location),
-                    static_cast<cudaMemAllocationType>(type));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuDeviceGetDefaultMemPool, cudaDeviceGetDefaultMemPool)
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuDeviceGetMemPool, cudaDeviceGetMemPool)
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuDeviceSetMemPool, cudaDeviceSetMemPool)
+CACHALOT_SIMULATOR_BY_RUNTIME(3, cuMemGetDefaultMemPool, cudaMemGetDefaultMemPool)
 
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  static_assert(sizeof(CUmemPoolProps) == sizeof(cudaMemPoolProps));
-  return by_runtime(cudaMemPoolCreate, pool, reinterpret_cast<const cudaMemPoolProps*>(properties));
-}
-CUresult cuMemPoolDestroy(CUmemoryPool pool) { return by_runtime(cudaMemPoolDestroy, pool); }
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes) {
-  return by_runtime(cudaMemPoolTrimTo, pool, keep_bytes);
-}
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return by_runtime(cudaMemPoolGetAttribute, pool, static_cast<cudaMemPoolAttr>(attribute), value);
-}
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return by_runtime(cudaMemPoolSetAttribute, pool, static_cast<cudaMemPoolAttr>(attribute), value);
-}
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
-  return by_runtime(cudaMemPoolSetAccess, pool, reinterpret_cast<const cudaMemAccessDesc*>(access), count);
-}
-CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
-  return by_runtime(cudaMemPoolGetAccess, reinterpret_cast<cudaMemAccessFlags*>(flags), pool,
-                    reinterpret_cast<cudaMemLocation*>(location));
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuMemPoolCreate, cudaMemPoolCreate)
+CACHALOT_SIMULATOR_BY_RUNTIME(1, cuMemPoolDestroy, cudaMemPoolDestroy)
+CACHALOT_SIMULATOR_BY_RUNTIME(2, cuMemPoolTrimTo, cudaMemPoolTrimTo)
+CACHALOT_SIMULATOR_BY_RUNTIME(3, cuMemPoolGetAttribute, cudaMemPoolGetAttribute)
+CACHALOT_SIMULATOR_BY_RUNTIME(3, cuMemPoolSetAttribute, cudaMemPoolSetAttribute)
+CACHALOT_SIMULATOR_BY_RUNTIME(3, cuMemPoolSetAccess, cudaMemPoolSetAccess)
+CACHALOT_SIMULATOR_BY_RUNTIME(3, cuMemPoolGetAccess, cudaMemPoolGetAccess)
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return by_runtime_in_context(__func__, cudaMallocFromPoolAsync, reinterpret_cast<void**>(address), bytes, pool,
-                               stream);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(4, cuMemAllocFromPoolAsync, cudaMallocFromPoolAsync)
 
 }  // extern "C"

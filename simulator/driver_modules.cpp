@@ -16,17 +16,11 @@ namespace {
 // A handle for something that nobody will look into.
 template <typename Handle>
 CUresult give_handle(Handle* handle) {
-  return driver_call([&](Process&) {
-    *handle = reinterpret_cast<Handle>(fresh_handle());
-    return cudaSuccess;
-  });
+  return driver_call([&](Process&) { *handle = reinterpret_cast<Handle>(fresh_handle()); });
 }
 
 CUresult give_module(CUmodule* module) {
-  return call_in_context("cuModuleLoad", [&](Process&) {
-    *module = reinterpret_cast<CUmodule>(fresh_handle());
-    return cudaSuccess;
-  });
+  return call_in_context("cuModuleLoad", [&](Process&) { *module = reinterpret_cast<CUmodule>(fresh_handle()); });
 }
 
 // CUDA's own variables for it. Images of machine code begin with the first byte of ELF's or of nvcc's wrapper's and head's
@@ -124,10 +118,8 @@ CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel) { return give_handle(l
 CUresult cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) { return CUDA_SUCCESS; }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-  return call_in_context(__func__, [&](Process& process) {
-    *value = kernel_attribute(*process.config().gpu, function, attribute);
-    return cudaSuccess;
-  });
+  return call_in_context(
+      __func__, [&](Process& process) { *value = kernel_attribute(*process.config().gpu, function, attribute); });
 }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
@@ -137,10 +129,8 @@ CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkern
 CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_threads, size_t shared_bytes) {
-  return driver_call([&](Process& process) {
-    *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes);
-    return cudaSuccess;
-  });
+  return driver_call(
+      [&](Process& process) { *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes); });
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_threads,
                                                               size_t shared_bytes, unsigned int) {
@@ -155,7 +145,6 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_blocks, int* block_
     *block_threads = largest_block(limit);
     const std::size_t bytes = shared_bytes_of ? shared_bytes_of(*block_threads) : shared_bytes;
     *grid_blocks = active_blocks(gpu, *block_threads, bytes) * gpu.multiprocessors;
-    return cudaSuccess;
   });
 }
 CUresult cuOccupancyMaxPotentialBlockSize(int* grid_blocks, int* block_threads, CUfunction function,
@@ -163,9 +152,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_blocks, int* block_threads, 
   return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_blocks, block_threads, function, shared_bytes_of, shared_bytes,
                                                    limit, 0);
 }
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction function, int blocks, int block_threads) {
-  return by_runtime(cudaOccupancyAvailableDynamicSMemPerBlock, bytes, function, blocks, block_threads);
-}
+CACHALOT_SIMULATOR_BY_RUNTIME(4, cuOccupancyAvailableDynamicSMemPerBlock, cudaOccupancyAvailableDynamicSMemPerBlock)
 CUresult cuOccupancyMaxPotentialClusterSize(int* blocks, CUfunction function, const CUlaunchConfig*) {
   return by_runtime(cudaOccupancyMaxPotentialClusterSize, blocks, function, nullptr);
 }

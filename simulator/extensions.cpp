@@ -20,10 +20,7 @@ namespace {
 template <typename Ask>
 std::int64_t figure(Ask&& ask) {
   std::int64_t value = -1;
-  guarded([&](Process& process) {
-    value = static_cast<std::int64_t>(ask(process));
-    return cudaSuccess;
-  });
+  guarded([&](Process& process) { value = static_cast<std::int64_t>(ask(process)); });
   return value;
 }
 
@@ -115,7 +112,6 @@ std::int64_t cachalot_sim_faults_injected(int device) {
 int cachalot_sim_put(void* to, const void* from, std::uint64_t bytes, int guessed) {
   return guarded([&](Process& process) {
     process.copies().put(to, from, bytes, guessed != 0 ? KnownContent::Kind::guessed : KnownContent::Kind::known);
-    return cudaSuccess;
   });
 }
 
@@ -135,10 +131,8 @@ int cachalot_sim_put_kinds(void* to, const void* from, std::uint64_t bytes, cons
 }
 
 int cachalot_sim_get_kinds(unsigned char* kinds, const void* from, std::uint64_t bytes) {
-  return guarded([&](Process& process) {
-    process.copies().get_kinds(reinterpret_cast<KnownContent::Kind*>(kinds), from, bytes);
-    return cudaSuccess;
-  });
+  return guarded(
+      [&](Process& process) { process.copies().get_kinds(reinterpret_cast<KnownContent::Kind*>(kinds), from, bytes); });
 }
 
 int cachalot_sim_kinds_in(const void* start, std::uint64_t bytes) {
@@ -149,17 +143,11 @@ int cachalot_sim_kinds_in(const void* start, std::uint64_t bytes) {
 }
 
 int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
-  return guarded([&](Process& process) {
-    process.copies().guess(start, bytes, static_cast<unsigned char>(byte));
-    return cudaSuccess;
-  });
+  return guarded([&](Process& process) { process.copies().guess(start, bytes, static_cast<unsigned char>(byte)); });
 }
 
 int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
-  return guarded([&](Process& process) {
-    make_unknown(process, start, bytes);
-    return cudaSuccess;
-  });
+  return guarded([&](Process& process) { make_unknown(process, start, bytes); });
 }
 
 int cachalot_sim_make_all_unknown(const std::uint64_t* ranges, std::uint64_t count) {
@@ -167,7 +155,6 @@ int cachalot_sim_make_all_unknown(const std::uint64_t* ranges, std::uint64_t cou
     for (std::uint64_t i = 0; i < count; ++i) {
       make_unknown(process, reinterpret_cast<const void*>(ranges[i]), ranges[count + i]);
     }
-    return cudaSuccess;
   });
 }
 

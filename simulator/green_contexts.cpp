@@ -80,25 +80,18 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUde
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
-  return driver_call([&](Process& process) {
-    process.destroy_context("cuGreenCtxDestroy", context_of(green));
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { process.destroy_context("cuGreenCtxDestroy", context_of(green)); });
 }
 
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
   return driver_call([&](Process& process) {
     process.contexts().at("cuCtxFromGreenCtx", context_of(green));
     *context = context_of(green);
-    return cudaSuccess;
   });
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
-  return driver_call([&](Process& process) {
-    *id = process.contexts().at("cuGreenCtxGetId", context_of(green)).id;
-    return cudaSuccess;
-  });
+  return driver_call([&](Process& process) { *id = process.contexts().at("cuGreenCtxGetId", context_of(green)).id; });
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags, int priority) {

@@ -50,10 +50,7 @@ struct NvmlProcess {  // nvmlProcessInfo_v1_t
 template <typename Body>
 NvmlResult nvml_call(Body&& body) noexcept {
   NvmlResult result = kNvmlUnknown;
-  const cudaError_t error = guarded([&](Process& process) {
-    result = body(process);
-    return cudaSuccess;
-  });
+  const cudaError_t error = guarded([&](Process& process) { result = body(process); });
   return error == cudaSuccess ? result : kNvmlUnknown;
 }
 

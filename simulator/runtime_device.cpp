@@ -57,7 +57,6 @@ cudaError_t cudaSetDevice(int device) {
     this_thread().device = this_thread().chosen = device;
     this_thread().has_context = true;
     this_thread().context = nullptr;
-    return cudaSuccess;
   });
 }
 
@@ -69,50 +68,36 @@ cudaError_t cudaInitDevice(int device, unsigned int flags, unsigned int) {
   return runtime_call([&](Process& process) {
     process.devices().at(device).flags = flags;
     process.devices().at(device).make_context();
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetValidDevices(int* devices, int count) {
   return runtime_call([&](Process& process) {
     for (int i = 0; i < count; ++i) process.devices().at(devices[i]);
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned int flags) {
-  return runtime_call([&](Process& process) {
-    process.contexts().current().flags = flags;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.contexts().current().flags = flags; });
 }
 
 cudaError_t cudaGetDeviceFlags(unsigned int* flags) {
-  return runtime_call([&](Process& process) {
-    *flags = process.contexts().current().flags;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *flags = process.contexts().current().flags; });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
-  return runtime_call([&](Process& process) {
-    *prop = device_properties(process.config(), process.devices().at(device).ordinal);
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { *prop = device_properties(process.config(), process.devices().at(device).ordinal); });
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return runtime_call([&](Process& process) {
     *value = device_attribute(process.config(), process.devices().at(device).ordinal, attribute);
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
-  return runtime_call([&](Process&) {
-    *device = 0;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process&) { *device = 0; });
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
@@ -136,17 +121,11 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
 }
 
 cudaError_t cudaDeviceReset() {
-  return runtime_call([](Process& process) {
-    process.reset(process.devices().at(this_thread().device));
-    return cudaSuccess;
-  });
+  return runtime_call([](Process& process) { process.reset(process.devices().at(this_thread().device)); });
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return runtime_call([&](Process& process) {
-    process.waits().synchronize(process.contexts().current());
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.waits().synchronize(process.contexts().current()); });
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -154,7 +133,6 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     constexpr int kGreatest = -5;  // as on recent GPUs
     if (least) *least = 0;
     if (greatest) *greatest = kGreatest;
-    return cudaSuccess;
   });
 }
 
@@ -168,31 +146,26 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
 }
 
 cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
-  return runtime_call([&](Process&) {
-    *config = cudaFuncCachePreferNone;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process&) { *config = cudaFuncCachePreferNone; });
 }
 
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaCtxResetPersistingL2Cache() {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget, cudaFlushGPUDirectRDMAWritesScope) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 // ---- Peers ----------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  return runtime_call([&](Process& process) {
-    *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal;
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal; });
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {

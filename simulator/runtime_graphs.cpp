@@ -32,7 +32,6 @@ cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
     GraphNode& node = process.graphs().add(process.graphs().at(kCall, graph), type, after);
     fill(process, node);
     *made = Graphs::handle(node);
-    return cudaSuccess;
   });
 }
 
@@ -47,7 +46,6 @@ cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long 
   return runtime_call([&](Process& process) {
     const Graph& wanted = process.graphs().at("cudaGraphInstantiate", graph);
     *exec = Graphs::handle(process.graphs().instantiate(wanted, flags, process.contexts().current()));
-    return cudaSuccess;
   });
 }
 
@@ -87,7 +85,6 @@ extern "C" {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return runtime_call([&](Process& process) {
     process.captures().begin(process.streams().at("cudaStreamBeginCapture", stream), mode, nullptr, {});
-    return cudaSuccess;
   });
 }
 
@@ -97,7 +94,6 @@ cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph
     constexpr auto kCall = "cudaStreamBeginCaptureToGraph";
     process.captures().begin(process.streams().at(kCall, stream), mode, &process.graphs().at(kCall, graph),
                              process.graphs().nodes(kCall, dependencies, count));
-    return cudaSuccess;
   });
 }
 
@@ -105,14 +101,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return runtime_call([&](Process& process) {
     *graph = nullptr;
     *graph = Graphs::handle(process.captures().end(process.streams().at("cudaStreamEndCapture", stream)));
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return runtime_call([&](Process& process) {
     *status = capture_status(process, process.streams().at("cudaStreamIsCapturing", stream));
-    return cudaSuccess;
   });
 }
 
@@ -150,10 +144,7 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle, cudaGraphNo
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  return runtime_call([&](Process&) {
-    std::swap(*mode, this_thread().capture_mode);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process&) { std::swap(*mode, this_thread().capture_mode); });
 }
 
 // ---- Graphs ---------------------------------------------------------------------------------------------------------
@@ -167,10 +158,8 @@ cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned int flags) {
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  return runtime_call([&](Process& process) {
-    process.graphs().destroy(process.graphs().at("cudaGraphDestroy", graph));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.graphs().destroy(process.graphs().at("cudaGraphDestroy", graph)); });
 }
 
 cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
@@ -179,7 +168,6 @@ cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
     Graph& copy = process.graphs().make();
     process.graphs().append_copy(copy, original);
     *clone = Graphs::handle(copy);
-    return cudaSuccess;
   });
 }
 
@@ -238,17 +226,12 @@ cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGrap
 }
 
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
-  return runtime_call([&](Process& process) {
-    *type = process.graphs().node("cudaGraphNodeGetType", node).type;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *type = process.graphs().node("cudaGraphNodeGetType", node).type; });
 }
 
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
-  return runtime_call([&](Process& process) {
-    process.graphs().destroy_node(process.graphs().node("cudaGraphDestroyNode", node));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.graphs().destroy_node(process.graphs().node("cudaGraphDestroyNode", node)); });
 }
 
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
@@ -370,10 +353,7 @@ cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t gr
 }
 
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
-  return runtime_call([&](Process& process) {
-    *flags = process.graphs().exec("cudaGraphExecGetFlags", exec).flags;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *flags = process.graphs().exec("cudaGraphExecGetFlags", exec).flags; });
 }
 
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
@@ -389,7 +369,6 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     process.graphs().exec("cudaGraphUpload", exec);
     process.streams().at("cudaGraphUpload", stream);
-    return cudaSuccess;
   });
 }
 
@@ -397,15 +376,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     launch_graph(process, process.streams().at("cudaGraphLaunch", stream),
                  process.graphs().exec("cudaGraphLaunch", exec));
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  return runtime_call([&](Process& process) {
-    process.graphs().destroy(process.graphs().exec("cudaGraphExecDestroy", exec));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.graphs().destroy(process.graphs().exec("cudaGraphExecDestroy", exec)); });
 }
 
 cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned int) {

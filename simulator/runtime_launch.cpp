@@ -70,10 +70,8 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, std::size_t shar
 constexpr int kMostBlocksOfCluster = 8;  // portably, on every GPU that has clusters
 
 cudaError_t occupancy(int* blocks, int block_threads, std::size_t shared_bytes) {
-  return runtime_call([&](Process& process) {
-    *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes);
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes); });
 }
 
 // From now on the variable's address is known as device memory.
@@ -175,25 +173,19 @@ cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 bl
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
-  return runtime_call([&](Process& process) {
-    *attributes = kernel_attributes(*process.config().gpu, function);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *attributes = kernel_attributes(*process.config().gpu, function); });
 }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
-  return runtime_call([&](Process&) {
-    *function = static_cast<cudaFunction_t>(const_cast<void*>(symbol));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process&) { *function = static_cast<cudaFunction_t>(const_cast<void*>(symbol)); });
 }
 
 cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) { return __cudaGetKernel(kernel, function); }
@@ -222,31 +214,21 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cud
     const int blocks =
         active_blocks(*process.config().gpu, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
     *clusters = blocks * process.config().gpu->multiprocessors / kMostBlocksOfCluster;
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int* blocks, const void*, const cudaLaunchConfig_t*) {
-  return runtime_call([&](Process&) {
-    *blocks = kMostBlocksOfCluster;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process&) { *blocks = kMostBlocksOfCluster; });
 }
 
 // ---- Device variables -----------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
-  return runtime_call([&](Process& process) {
-    *pointer = variable_at(process, symbol).start;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *pointer = variable_at(process, symbol).start; });
 }
 
 cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
-  return runtime_call([&](Process& process) {
-    *bytes = variable_at(process, symbol).bytes;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *bytes = variable_at(process, symbol).bytes; });
 }
 
 cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind,

@@ -128,7 +128,6 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
     *free = info.free_bytes;
     *total = info.total_bytes;
-    return cudaSuccess;
   });
 }
 
@@ -215,21 +214,20 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
       attributes->device = cudaInvalidDeviceId;
       attributes->hostPointer = plain;
     }
-    return cudaSuccess;
   });
 }
 
 // Managed memory is the host's already: nothing moves.
 cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned int, cudaStream_t) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned int) {
-  return runtime_call([](Process&) { return cudaSuccess; });
+  return runtime_call([](Process&) {});
 }
 
 // ---- Copies and fills -----------------------------------------------------------------------------------------------
@@ -246,7 +244,6 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
     StreamState& stream = default_stream(process);
     copy_on(process, stream, to, from, bytes, "cudaMemcpy");
     process.waits().synchronize(stream);
-    return cudaSuccess;
   });
 }
 
@@ -284,7 +281,6 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
   return runtime_call([&](Process& process) {
     StreamState& on = process.streams().at("cudaMemcpyBatchAsync", stream);
     for (std::size_t i = 0; i < count; ++i) copy_on(process, on, to[i], from[i], sizes[i], "cudaMemcpyBatchAsync");
-    return cudaSuccess;
   });
 }
 
@@ -319,24 +315,15 @@ cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t
 // ---- Sharing between processes --------------------------------------------------------------------------------------
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
-  return runtime_call([&](Process& process) {
-    *handle = process.ipc().share(address_of(pointer));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *handle = process.ipc().share(address_of(pointer)); });
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned int) {
-  return runtime_call([&](Process& process) {
-    *pointer = reinterpret_cast<void*>(process.ipc().open(handle));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *pointer = reinterpret_cast<void*>(process.ipc().open(handle)); });
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
-  return runtime_call([&](Process& process) {
-    process.ipc().close(address_of(pointer));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.ipc().close(address_of(pointer)); });
 }
 
 }  // extern "C"

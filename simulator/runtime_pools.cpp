@@ -53,10 +53,7 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return runtime_call([&](Process& process) {
-    *pool = Pools::handle(*process.devices().at(device).default_pool);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *pool = Pools::handle(*process.devices().at(device).default_pool); });
 }
 
 cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t* pool, cudaMemLocation* location, cudaMemAllocationType type) {
@@ -65,10 +62,7 @@ cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t* pool, cudaMemLocation* locat
 }
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
-  return runtime_call([&](Process& process) {
-    *pool = Pools::handle(*process.devices().at(device).pool);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *pool = Pools::handle(*process.devices().at(device).pool); });
 }
 
 cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
@@ -101,10 +95,7 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes) {
-  return runtime_call([&](Process& process) {
-    process.pools().trim(process.pools().at(pool), keep_bytes);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.pools().trim(process.pools().at(pool), keep_bytes); });
 }
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
@@ -168,17 +159,13 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
 
 // Every device may use every pool: access is not kept.
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
-  return runtime_call([&](Process& process) {
-    process.pools().at(pool);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.pools().at(pool); });
 }
 
 cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation*) {
   return runtime_call([&](Process& process) {
     process.pools().at(pool);
     *flags = cudaMemAccessFlagsProtReadWrite;
-    return cudaSuccess;
   });
 }
 

@@ -18,10 +18,7 @@ constexpr char kEventTicket[16] = "cachalot event";
 extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
-  return runtime_call([&](Process& process) {
-    *stream = handle_of(process.streams().create(flags, priority));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *stream = handle_of(process.streams().create(flags, priority)); });
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
@@ -43,32 +40,24 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return runtime_call([&](Process& process) {
-    process.waits().synchronize(process.streams().at("cudaStreamSynchronize", stream));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.waits().synchronize(process.streams().at("cudaStreamSynchronize", stream)); });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   return runtime_call([&](Process& process) {
     process.events().wait(process.streams().at("cudaStreamWaitEvent", stream),
                           process.events().at("cudaStreamWaitEvent", event));
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  return runtime_call([&](Process& process) {
-    *priority = process.streams().at("cudaStreamGetPriority", stream).priority;
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { *priority = process.streams().at("cudaStreamGetPriority", stream).priority; });
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
-  return runtime_call([&](Process& process) {
-    *flags = process.streams().at("cudaStreamGetFlags", stream).flags;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *flags = process.streams().at("cudaStreamGetFlags", stream).flags; });
 }
 
 // An allocator asks in each allocation which stream has the handle: the thread remembers the answer, and so takes no lock.
@@ -79,30 +68,22 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   return runtime_call([&](Process& process) {
     *id = process.streams().at("cudaStreamGetId", stream).id;
     if (Streams::is_own_name(stream)) asked = {stream, *id, Streams::destroyed()};
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  return runtime_call([&](Process& process) {
-    *device = process.streams().at("cudaStreamGetDevice", stream).device;
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *device = process.streams().at("cudaStreamGetDevice", stream).device; });
 }
 
 // Attributes are hints to the hardware: taken, and told back as if never set.
 cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID, const cudaStreamAttrValue*) {
-  return runtime_call([&](Process& process) {
-    process.streams().at("cudaStreamSetAttribute", stream);
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { process.streams().at("cudaStreamSetAttribute", stream); });
 }
 
 cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID, cudaStreamAttrValue* value) {
   return runtime_call([&](Process& process) {
     process.streams().at("cudaStreamGetAttribute", stream);
     *value = {};
-    return cudaSuccess;
   });
 }
 
@@ -110,14 +91,12 @@ cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
   return runtime_call([&](Process& process) {
     process.streams().at("cudaStreamCopyAttributes", to);
     process.streams().at("cudaStreamCopyAttributes", from);
-    return cudaSuccess;
   });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   return runtime_call([&](Process& process) {
     process.host_functions().launch(process.streams().at("cudaLaunchHostFunc", stream), function, data);
-    return cudaSuccess;
   });
 }
 
@@ -135,25 +114,19 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
     StreamState& on = process.streams().at("cudaStreamAddCallback", stream);
     process.captures().refuse("cudaStreamAddCallback", on);
     process.host_functions().launch(on, run, new Callback{stream, callback, data});
-    return cudaSuccess;
   });
 }
 
 // ---- Events ---------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  return runtime_call([&](Process& process) {
-    *event = handle_of(process.events().create(flags));
-    return cudaSuccess;
-  });
+  return runtime_call([&](Process& process) { *event = handle_of(process.events().create(flags)); });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return runtime_call([&](Process& process) {
-    process.events().destroy(process.events().at("cudaEventDestroy", event));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.events().destroy(process.events().at("cudaEventDestroy", event)); });
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
@@ -165,7 +138,6 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     } else {
       process.events().record(recorded, on);
     }
-    return cudaSuccess;
   });
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -179,10 +151,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return runtime_call([&](Process& process) {
-    process.waits().synchronize(process.events().at("cudaEventSynchronize", event));
-    return cudaSuccess;
-  });
+  return runtime_call(
+      [&](Process& process) { process.waits().synchronize(process.events().at("cudaEventSynchronize", event)); });
 }
 
 // Another process's clock is not ours: an event opened here is done, and recording it marks our own work alone.

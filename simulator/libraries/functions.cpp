@@ -136,10 +136,7 @@ constexpr Failures kCusolver{1, 2};
 constexpr Failures kCusparse{1, 2};
 
 int create(ContextLibrary library, const Failures& failures, std::uintptr_t* handle) {
-  const cudaError_t error = guarded([&](Process& process) {
-    process.contexts().current().make_library(library);
-    return cudaSuccess;
-  });
+  const cudaError_t error = guarded([&](Process& process) { process.contexts().current().make_library(library); });
   if (error != cudaSuccess) return error == cudaErrorMemoryAllocation ? failures.no_memory : failures.not_initialized;
   if (handle != nullptr) *handle = fresh_handle();
   return 0;

@@ -117,7 +117,6 @@ void ChannelMemory::free_all() {
   for (void* start : taken_) {
     guarded([&](Process& process) {
       process.allocations().free_of_nccl(NcclMemory::buffers, reinterpret_cast<Address>(start));
-      return cudaSuccess;
     });
   }
   taken_.clear();

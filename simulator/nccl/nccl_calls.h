@@ -32,10 +32,7 @@ void require_cuda(const char* what, cudaError_t error);
 // Runs `body(process)` under the process's lock. Throws ncclUnhandledCudaError.
 template <typename Body>
 void on_process(const char* what, Body&& body) {
-  require_cuda(what, guarded([&](Process& process) {
-                 body(process);
-                 return cudaSuccess;
-               }));
+  require_cuda(what, guarded([&](Process& process) { body(process); }));
 }
 
 template <typename Body>
