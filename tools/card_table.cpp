@@ -140,7 +140,7 @@ int version_of(std::string_view text) {
 bool has_kernels(const Card& card, const std::vector<std::string>& architectures) {
   constexpr int kMajor = 10;
   const int version = version_of(card.capability);
-  return architectures.empty() || std::ranges::any_of(architectures, [&](const std::string& architecture) {
+  return architectures.empty() || version == 0 || std::ranges::any_of(architectures, [&](const std::string& architecture) {
            const int compiled = version_of(architecture);
            const bool is_ptx = architecture.starts_with("compute");
            return compiled <= version && (is_ptx || compiled / kMajor == version / kMajor);
@@ -164,7 +164,7 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
   for (Card& card : cards) {
-    if (card != run.card && !has_kernels(card, run.architectures)) {
+    if (!has_kernels(card, run.architectures)) {
       table.left_out.push_back(std::move(card));
       continue;
     }

@@ -33,7 +33,7 @@ struct Card {
 };
 
 // Whether kernels for one of the architectures run on the card: binary code for its major version and no newer minor one, or
-// PTX for no newer version. True where there are none.
+// PTX for no newer version. True where there are none, or the card's version is not known.
 bool has_kernels(const Card& card, const std::vector<std::string>& architectures);
 
 // Returns "PyTorch as installed here has no kernels for …", and "" for no cards.
@@ -69,7 +69,7 @@ struct CardTable {
   std::vector<Card> left_out;                          // PyTorch has no kernels for these
 };
 
-// Returns the table for these cards, and the run's own. Where the run's policy was seen to fit, it fits.
+// Returns the table for these cards, and the run's own, that have kernels. Where the run's policy was seen to fit, it fits.
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
 
 // Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but

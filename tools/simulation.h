@@ -122,6 +122,9 @@ std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation)
 // Returns a device's part of a torch report; nullptr without.
 const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device);
 
+// Returns a sentence if PyTorch ran and has no kernels for the device: on such a GPU no operation runs. Else "".
+std::string missing_kernels(const ProcessReport& report, const nlohmann::json& device);
+
 // Returns whether the program, or PyTorch's allocator, asked for memory that a device did not have. `torch` may be nullptr.
 bool ran_out(const nlohmann::json& device, const nlohmann::json* torch);
 

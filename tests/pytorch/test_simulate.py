@@ -165,6 +165,14 @@ def test_a_program_whose_first_allocation_fails(tmp_path: Path) -> None:
     assert "the program went on without that memory, and ended well" in done.stderr
 
 
+def test_a_gpu_for_which_this_pytorch_has_no_kernels(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, "import torch\nkept = torch.zeros(8, device='cuda')\n", "--gpu", "v100")
+    answer = "PyTorch as installed here has no kernels for Tesla V100-SXM2-16GB, of compute capability 7.0"
+    assert f"fits          NO: {answer}" in done.stderr
+    (table,) = report["processes"][0]["cards"]
+    assert "v100" in table["left_out"] and "v100" not in [row["gpu"] for row in table["cards"]]
+
+
 CHECKPOINTED = """
 import torch
 from torch.utils.checkpoint import checkpoint

@@ -113,6 +113,7 @@ TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
   one.capability = "12.0";
   EXPECT_TRUE(has_kernels(one, {"sm_120"}));
   EXPECT_FALSE(has_kernels(one, {"sm_100"}));
+  EXPECT_TRUE(has_kernels(Card(), {"sm_100"})) << "of an unknown version";
 
   const Card large = make_large();
   CardRun run = run_on(large, 336);
@@ -122,6 +123,9 @@ TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
   EXPECT_EQ(table.rows.size(), 1);
   EXPECT_THAT(to_text(table, false, Style()), HasSubstr("has no kernels for newer\n"));
   EXPECT_EQ(json_of(table).at("left_out"), nlohmann::json::array({"newer"}));
+  EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.size() == 1);
+  run.card = one;
+  EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.empty()) << "as little as the card that ran";
 }
 
 TEST(ACardTable, IsShortInTextAndHasEachCardIfVerbose) {
