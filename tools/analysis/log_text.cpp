@@ -32,8 +32,8 @@ std::optional<Encoding> utf16_of(std::string_view bytes) {
 
 std::string from_utf16(std::string_view bytes, Encoding encoding) {
   const auto unit_at = [&](std::size_t at) -> std::uint32_t {
-    const auto first = static_cast<unsigned char>(bytes[at]);
-    const auto second = static_cast<unsigned char>(bytes[at + 1]);
+    const std::uint32_t first = static_cast<unsigned char>(bytes[at]);
+    const std::uint32_t second = static_cast<unsigned char>(bytes[at + 1]);
     return encoding == Encoding::little_endian ? first | second << 8 : first << 8 | second;
   };
   std::string text;

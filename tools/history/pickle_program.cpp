@@ -35,7 +35,6 @@ struct BrokenPickle : InvalidArgument {
 class PickleInput {
  public:
   static constexpr std::size_t kLongestNumber = 1 << 16;  // as text
-  static constexpr std::size_t kMostViewed = 1 << 15;
 
   explicit PickleInput(InputFile file) : file_(std::move(file)), buffer_(std::size_t{1} << 18) {}
 
@@ -62,7 +61,7 @@ class PickleInput {
     std::memcpy(&value, view(count).data(), count);
     return value;
   }
-  // Returns the next bytes, at most kMostViewed, which are valid until the next call.
+  // Returns the next bytes, at most as many as the buffer has, which are valid until the next call.
   CACHALOT_FAST_PATH std::string_view view(std::size_t count) {
     if (end_ - begin_ < count) [[unlikely]]
       gather(count);
