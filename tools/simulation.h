@@ -61,6 +61,8 @@ struct RankAlone {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;  // below the number of devices
+
+  bool operator==(const RankAlone&) const = default;
 };
 
 struct SimulationOptions {
@@ -85,6 +87,8 @@ struct SimulationOptions {
   ForkServer* fork_server = nullptr;
   Cluster* cluster = nullptr;
   const std::atomic<bool>* stop = nullptr;  // ends the program when it becomes true
+
+  bool operator==(const SimulationOptions&) const = default;
 };
 
 // What PyTorch allocated on one device.

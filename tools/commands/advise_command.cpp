@@ -270,7 +270,7 @@ std::vector<Advice> advise_program(SimulationOptions simulation, const AdviceReq
 }
 
 bool tells_context_alone(RunOptions options) {
-  options.context.reset();
+  options.simulation.context.reset();
   return options == RunOptions();
 }
 
@@ -361,7 +361,7 @@ class AdviseCommand : public Command {
     if (!scheduler_.empty()) return advise_on_cluster(files_, cluster(), progress);
     const AdviceRequest request{.cards = [&](const auto&... context) { return cards_of(cards_, context...); },
                                 .plays_on_first_card = cards_.are_given(),
-                                .context = run_.context,
+                                .context = run_.simulation.context,
                                 .options = {.sweep = sweep_,
                                             .top = top(),
                                             .jobs = jobs_.value_or(processors()),
@@ -381,7 +381,7 @@ class AdviseCommand : public Command {
     };
     for (const std::string& gpu : cards_.gpus) add("gpu", gpu);
     for (const std::string& size : cards_.memory) add("memory", size);
-    if (run_.context) add("context", *run_.context);
+    if (run_.simulation.context) add("context", *run_.simulation.context);
     if (sweep_) cluster.words.emplace_back("--sweep");
     if (top_) add("top", *top_);
     if (no_times_) cluster.words.emplace_back("--no-times");

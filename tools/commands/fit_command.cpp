@@ -259,7 +259,7 @@ class FitCommand : public Command {
 
   // Two programs of several processes at the same time would meet at one port: torchrun's is 29500 unless told.
   int jobs_by_default(const std::optional<Cluster>& cluster) const {
-    if (run_.devices > 1) return 1;
+    if (run_.simulation.devices > 1) return 1;
     if (cluster) return std::min(cluster->places(), kMostJobs);
     return processors();
   }

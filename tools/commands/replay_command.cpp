@@ -210,15 +210,17 @@ class ReplayCommand : public Command {
   }
 
   int run(const Styles& styles) override {
-    const ReplayOptions options = replay_options();
-    warn_of_options_without_effect(parse_options(options.config));
+    options_.config = effective_config();
+    options_.device_bytes = device_bytes(device_, options_.device_bytes);
+    options_.models_expandable_segments = json_;
+    warn_of_options_without_effect(parse_options(options_.config));
     require_one_for_steps(traces_.size());
     const std::vector<Trace> traces = read_all_traces(traces_);
     require_one_for_steps(traces.size());  // a snapshot may have several
     std::vector<ReplayResult> results;
     for (const Trace& trace : traces) {
-      results.push_back(play(trace, options));
-      print(json_ ? to_json(results.back(), min_device_) + "\n"
+      results.push_back(play(trace, options_));
+      print(json_ ? to_json(results.back(), options_.find_min_device) + "\n"
                   : to_text(results.back(), report_contents(), styles.out) + "\n");
     }
     if (!json_ && results.size() > 1) print(summary_table(results, report_contents(), styles.out));
@@ -231,35 +233,37 @@ class ReplayCommand : public Command {
                    "The allocator's options, such as max_split_size_mb:32 or heap:pages; CACHALOT_CONF otherwise")
         ->type_name("OPTIONS");
     declare_device_size(app, device_);
-    app.add_option("--memory-fraction", memory_fraction_, "The part of the device that the allocator may hold, 0 to 1")
+    app.add_option("--memory-fraction", options_.memory_fraction,
+                   "The part of the device that the allocator may hold, 0 to 1")
         ->type_name("PART");
-    app.add_flag("--min-device", min_device_, "Also find the smallest device on which no allocation fails");
+    app.add_flag("--min-device", options_.find_min_device,
+                 "Also find the smallest device on which no allocation fails");
   }
 
   void declare_work(CLI::App& app) {
-    app.add_option("--work-us", work_us_,
+    app.add_option("--work-us", options_.work_us,
                    "Microseconds of simulated GPU work on each block; 0: the GPU is never behind the host")
         ->type_name("TIME")
         ->capture_default_str();
-    app.add_option("--work-gb-per-s", work_gb_per_s_,
+    app.add_option("--work-gb-per-s", options_.work_gb_per_s,
                    "The work on each block also takes as long as filling it at this rate; 0: no longer")
         ->type_name("RATE")
         ->capture_default_str();
     app.add_option(
-           "--wait-every", wait_every_,
+           "--wait-every", options_.wait_every,
            "The host waits for a stream's work after every N allocations, as a program does that reads a result; "
            "0: never")
         ->type_name("N")
         ->check(CLI::Range(0, 1'000'000'000))
         ->capture_default_str();
-    app.add_flag("--check-hazards", check_hazards_,
+    app.add_flag("--check-hazards", options_.check_hazards,
                  "Fail where memory is handed out or unmapped while GPU work may still use it");
-    app.add_option("--iterations", iterations_,
+    app.add_option("--iterations", options_.iterations,
                    "How many times to play the trace in a row on one allocator; after each, what still lives is freed")
         ->type_name("N")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    app.add_option("--repeat", repeat_, "Timing passes; the fastest is reported. Affects no other figure")
+    app.add_option("--repeat", options_.repeat, "Timing passes; the fastest is reported. Affects no other figure")
         ->type_name("N")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
@@ -268,14 +272,16 @@ class ReplayCommand : public Command {
   void declare_output(CLI::App& app) {
     declare_json_lines(app, json_);
     app.add_option(
-           "--steps", steps_,
+           "--steps", options_.steps_path,
            "Write the allocator's state after every event of one trace to a file (data/golden/README.md has the "
            "format); only for PyTorch's policy, not for the page heap")
         ->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_, "Also report device calls and other internal counts");
   }
 
-  ReplayReportContents report_contents() const { return {.min_device = min_device_, .internals = verbose_}; }
+  ReplayReportContents report_contents() const {
+    return {.min_device = options_.find_min_device, .internals = verbose_};
+  }
 
   std::string effective_config() const {
     if (config_) return *config_;
@@ -283,25 +289,9 @@ class ReplayCommand : public Command {
     return environment == nullptr ? "" : environment;
   }
 
-  ReplayOptions replay_options() const {
-    ReplayOptions options;
-    options.config = effective_config();
-    options.device_bytes = device_bytes(device_, options.device_bytes);
-    options.memory_fraction = memory_fraction_;
-    options.work_us = work_us_;
-    options.work_gb_per_s = work_gb_per_s_;
-    options.wait_every = wait_every_;
-    options.check_hazards = check_hazards_;
-    options.iterations = iterations_;
-    options.repeat = repeat_;
-    options.steps_path = steps_;
-    options.find_min_device = min_device_;
-    options.models_expandable_segments = json_;
-    return options;
-  }
-
   void require_one_for_steps(std::size_t traces) const {
-    CACHALOT_REQUIRE(steps_.empty() || traces == 1, "--steps {} takes one trace, {} were given", steps_, traces);
+    CACHALOT_REQUIRE(options_.steps_path.empty() || traces == 1, "--steps {} takes one trace, {} were given",
+                     options_.steps_path, traces);
   }
 
   static ReplayResult play(const Trace& trace, ReplayOptions options) {
@@ -311,18 +301,10 @@ class ReplayCommand : public Command {
   }
 
   std::vector<std::string> traces_;
+  ReplayOptions options_;
   std::optional<std::string> config_;
   DeviceSize device_;
-  std::optional<double> memory_fraction_;
-  double work_us_ = ReplayOptions().work_us;
-  double work_gb_per_s_ = ReplayOptions().work_gb_per_s;
-  int wait_every_ = ReplayOptions().wait_every;
-  bool check_hazards_ = false;
-  int iterations_ = 1;
-  int repeat_ = 1;
   bool json_ = false;
-  std::string steps_;
-  bool min_device_ = false;
   bool verbose_ = false;
 };
 

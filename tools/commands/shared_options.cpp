@@ -148,7 +148,7 @@ void declare_context(CLI::App& app, std::optional<std::string>& context) {
 
 void declare_devices(CLI::App& app, RunOptions& options) {
   constexpr int kMostDevices = 64;
-  app.add_option("--devices", options.devices, "How many devices there are")
+  app.add_option("--devices", options.simulation.devices, "How many devices there are")
       ->type_name("N")
       ->check(CLI::Range(1, kMostDevices))
       ->capture_default_str();
@@ -169,23 +169,24 @@ void declare_devices(CLI::App& app, RunOptions& options) {
 void declare_limits(CLI::App& app, RunOptions& options) {
   constexpr double kShortest = 0.1;
   constexpr double kLongest = 1e7;
-  app.add_option("--max-steps", options.max_steps,
+  app.add_option("--max-steps", options.simulation.max_steps,
                  "End a Python program after N optimizer steps, or, without optimizers, N forward calls of its "
                  "outermost modules; the report is as of a program that ended by itself")
       ->type_name("N")
       ->check(CLI::Range(1, std::numeric_limits<int>::max()));
-  app.add_option("--max-seconds", options.max_seconds, "End the program with SIGTERM after so many seconds, likewise")
+  app.add_option("--max-seconds", options.simulation.max_seconds,
+                 "End the program with SIGTERM after so many seconds, likewise")
       ->type_name("SECONDS")
       ->check(CLI::Range(kShortest, kLongest));
 }
 
 void declare_values(CLI::App& app, RunOptions& options) {
-  app.add_option("--compute", options.compute,
+  app.add_option("--compute", options.simulation.compute,
                  "Which operations of PyTorch are computed: none, small ones, or all, as slowly as on a CPU")
       ->check(CLI::IsMember({"none", "small", "all"}))
       ->capture_default_str();
   app.add_option(
-         "--unknown", options.unknown,
+         "--unknown", options.simulation.unknown,
          "What sizes are that depend on unknown values, such as of what a mask selects: those of zeros, half of all "
          "elements as expected, or all at most")
       ->check(CLI::IsMember({"zero", "expected", "max"}))
@@ -202,30 +203,24 @@ std::optional<RankAlone> rank_alone(const RunOptions& options) {
   const int rank = options.rank.value_or(0);
   CACHALOT_REQUIRE(rank < world_size, "--rank {} is not a rank of --world-size {}: they are 0 to {}", rank, world_size,
                    world_size - 1);
-  const int local_rank = options.local_rank.value_or(rank % options.devices);
-  CACHALOT_REQUIRE(local_rank < options.devices, "--local-rank {} has no device: there are {} (--devices)", local_rank,
-                   options.devices);
+  const int local_rank = options.local_rank.value_or(rank % options.simulation.devices);
+  CACHALOT_REQUIRE(local_rank < options.simulation.devices, "--local-rank {} has no device: there are {} (--devices)",
+                   local_rank, options.simulation.devices);
   return RankAlone{rank, world_size, local_rank};
 }
 
 }  // namespace
 
 void declare_run(CLI::App& app, RunOptions& options) {
-  declare_context(app, options.context);
+  declare_context(app, options.simulation.context);
   declare_devices(app, options);
   declare_limits(app, options);
   declare_values(app, options);
 }
 
 SimulationOptions simulation_options(const RunOptions& options) {
-  SimulationOptions simulation;
-  simulation.context = options.context;
-  simulation.devices = options.devices;
+  SimulationOptions simulation = options.simulation;
   simulation.rank = rank_alone(options);
-  simulation.compute = options.compute;
-  simulation.unknown = options.unknown;
-  simulation.max_steps = options.max_steps;
-  simulation.max_seconds = options.max_seconds;
   return simulation;
 }
 

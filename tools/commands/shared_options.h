@@ -80,15 +80,10 @@ std::vector<Card> cards_of(const CardOptions& options, const simulator::ContextC
 
 // What the program of a run finds beside its GPU, and what ends it before its own end.
 struct RunOptions {
-  std::optional<std::string> context;
-  int devices = 1;
+  SimulationOptions simulation;  // without a program and a rank
   std::optional<int> world_size;
   std::optional<int> rank;
   std::optional<int> local_rank;
-  std::optional<int> max_steps;
-  std::optional<double> max_seconds;
-  std::string compute = "small";
-  std::string unknown = "zero";
 
   bool operator==(const RunOptions&) const = default;
 };
@@ -97,7 +92,7 @@ struct RunOptions {
 // `options` must live as long as `app`.
 void declare_run(CLI::App& app, RunOptions& options);
 
-// Returns them without a program and a GPU. Throws InvalidArgument where they do not agree.
+// Returns them with the rank. Throws InvalidArgument where they do not agree.
 SimulationOptions simulation_options(const RunOptions& options);
 
 // A bar on the terminal, on standard error, for work that takes longer than a second.

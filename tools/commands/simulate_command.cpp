@@ -554,10 +554,10 @@ class SimulateCommand : public Command {
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("--gpu", gpu_, "GPU model to simulate (default: h100); `cachalot gpus` lists them")
+    app.add_option("--gpu", run_.simulation.gpu, "GPU model to simulate (default: h100); `cachalot gpus` lists them")
         ->type_name("GPU");
     app.add_option(
-           "--memory", memory_,
+           "--memory", run_.simulation.memory,
            "Memory of each device instead of the model's own, such as 24GiB, 24GB or 24000M, all in steps of 1024")
         ->type_name("SIZE");
     declare_run(app, run_);
@@ -565,14 +565,14 @@ class SimulateCommand : public Command {
                    "Tell which calls made the peak, as a tree: own, with the program's own lines alone; library, with "
                    "those of libraries other than PyTorch as well; all")
         ->check(CLI::IsMember({"own", "library", "all"}));
-    app.add_option("--trace", trace_,
+    app.add_option("--trace", run_.simulation.trace_path,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
     app.add_option("--record", record_, "Leave the reports in this folder, for `cachalot fit --scheduler`")
         ->type_name("FOLDER")
         ->check(CLI::ExistingDirectory)
         ->group("");  // no option of a user's
-    app.add_flag("--strict", strict_,
+    app.add_flag("--strict", run_.simulation.strict,
                  "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_,
@@ -584,17 +584,14 @@ class SimulateCommand : public Command {
 
   // What is wrong with an option is told here, before the program runs and its output hides it.
   int run(const Styles& styles) override {
-    if (gpu_) gpu_ = simulator::find_gpu_model(*gpu_).key;
-    if (memory_) parse_bytes(*memory_);
+    std::optional<std::string>& gpu = run_.simulation.gpu;
+    if (gpu) gpu = simulator::find_gpu_model(*gpu).key;
+    if (run_.simulation.memory) parse_bytes(*run_.simulation.memory);
     CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
-                     gpu_ ? " --gpu " + *gpu_ : "");
+                     gpu ? " --gpu " + *gpu : "");
     SimulationOptions options = simulation_options(run_);
     if (!json_.empty()) write_file(json_, "");
     options.program = with_python(std::move(program_));
-    options.gpu = gpu_;
-    options.memory = memory_;
-    options.strict = strict_;
-    options.trace_path = trace_;
     options.is_one_of_many = !record_.empty();
     if (!record_.empty()) {
       record_run(options, record_);
@@ -615,13 +612,9 @@ class SimulateCommand : public Command {
     return frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
   }
 
-  std::optional<std::string> gpu_;
-  std::optional<std::string> memory_;
   RunOptions run_;
   std::string frames_;
-  bool strict_ = false;
   std::string record_;
-  std::string trace_;
   std::string json_;
   bool verbose_ = false;
   std::vector<std::string> program_;
