@@ -44,8 +44,7 @@ PageTable policies_table(const Advice& advice) {
                               {"host ns per event", Kind::number},
                               {"smallest GPU", Kind::text},
                               {"policy", Kind::text},
-                              {"line to set", Kind::text}},
-                  .rows = {}};
+                              {"line to set", Kind::text}}};
   for (const PolicyAdvice& policy : advice.policies) {
     const auto host_ns =
         policy.ns_per_event > 0 ? nlohmann::ordered_json(policy.ns_per_event) : nullptr;  // or not measured
@@ -63,8 +62,7 @@ PageTable fleet_table(std::span<const Advice> advices) {
                               {"reserved today", Kind::bytes},
                               {"policy", Kind::text},
                               {"line to set", Kind::text},
-                              {"file", Kind::text}},
-                  .rows = {}};
+                              {"file", Kind::text}}};
   for (const Advice& advice : advices) {
     if (!advice.error.empty()) {
       table.rows.push_back({nullptr, nullptr, "", advice.error, advice.file});

@@ -28,13 +28,11 @@ std::string growth_text(std::int64_t bytes) {
 PageTable table_of(const DifferenceList& list) {
   using Kind = PageTable::Kind;
   PageTable table{.title = fmt::format("What grew, by {}", list.name),
-                  .note = "",
                   .columns = {{"grew by", Kind::growth},
                               {"first", Kind::bytes},
                               {"second", Kind::bytes},
                               {"change", Kind::text},
-                              {list.name, Kind::text}},
-                  .rows = {}};
+                              {list.name, Kind::text}}};
   for (const DifferenceRow& row : list.rows) {
     const std::string name = row.was.empty() ? row.name : fmt::format("{} (was {})", row.name, row.was);
     table.rows.push_back({row.bytes.growth(), row.bytes.a, row.bytes.b, row.change(), name});

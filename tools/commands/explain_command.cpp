@@ -49,8 +49,7 @@ PageTable pins_table(const Explanation& one) {
                               {"their own", Kind::bytes},
                               {"blocks", Kind::count},
                               {"segments", Kind::count},
-                              {"allocated at", Kind::text}},
-                  .rows = {}};
+                              {"allocated at", Kind::text}}};
   for (const auto& [at, pin] : one.pins) {
     table.rows.push_back({pin.free_bytes, pin.block_bytes, pin.blocks, pin.segments, at});
   }
@@ -60,8 +59,7 @@ PageTable pins_table(const Explanation& one) {
 PageTable growths_table(const Explanation& one) {
   PageTable table{.title = "Memory that grows with the steps",
                   .note = "Live memory that was allocated throughout the history.",
-                  .columns = {{"held", Kind::bytes}, {"allocations", Kind::count}, {"allocated at", Kind::text}},
-                  .rows = {}};
+                  .columns = {{"held", Kind::bytes}, {"allocations", Kind::count}, {"allocated at", Kind::text}}};
   for (const NamedGrowth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations, growth.at});
   return table;
 }
@@ -72,8 +70,7 @@ PageTable temporaries_table(const Explanation& one) {
                   .columns = {{"bytes of each", Kind::bytes},
                               {"allocations", Kind::count},
                               {"most at once", Kind::count},
-                              {"allocated at", Kind::text}},
-                  .rows = {}};
+                              {"allocated at", Kind::text}}};
   for (const Temporary& each : one.temporaries) {
     table.rows.push_back({each.bytes, each.count, each.most_live, each.at});
   }
@@ -84,8 +81,7 @@ PageTable shares_table(std::string_view title, std::string_view what, const std:
   PageTable table{
       .title = std::string(title),
       .note = "Live at the moment of the verdict.",
-      .columns = {{"requested", Kind::bytes}, {"allocations", Kind::count}, {std::string(what), Kind::text}},
-      .rows = {}};
+      .columns = {{"requested", Kind::bytes}, {"allocations", Kind::count}, {std::string(what), Kind::text}}};
   if (shares.size() == 1 && shares.front().name.empty()) return table;  // nothing is known
   for (const Share& share : shares)
     table.rows.push_back({share.bytes, share.count, share.name.empty() ? "not known" : share.name});

@@ -52,9 +52,9 @@ struct PageTable {
   };
 
   std::string title;
-  std::string note;  // below the title; may be empty
+  std::string note{};  // below the title; may be empty
   std::vector<Column> columns;
-  std::vector<std::vector<nlohmann::ordered_json>> rows;  // a cell is a text, a number or null
+  std::vector<std::vector<nlohmann::ordered_json>> rows{};  // a cell is a text, a number or null
 };
 
 struct PageReport {
