@@ -1,4 +1,4 @@
-// Text for people and programs: labels with values, paragraphs, numbers with their nouns, colours, JSON.
+// Text for people and programs: labels with values, paragraphs, numbers with their nouns, questions, colours, JSON.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/suggestions.h"
 
 namespace cachalot::tools {
 
@@ -36,6 +38,13 @@ std::string percent_text(double part);
 
 // Returns "12,345".
 std::string with_commas(std::uint64_t number);
+
+// Returns "; did you mean 'simulate'?", which ends a complaint about a word, or "" where no known word is near.
+template <typename Words>
+std::string question_about(std::string_view word, const Words& known) {
+  const std::string question = did_you_mean(word, std::vector<std::string_view>(known.begin(), known.end()));
+  return question.empty() ? "" : "; " + question;
+}
 
 // Adds a character to a text in UTF-8.
 void append_utf8(std::string& text, std::uint32_t code);

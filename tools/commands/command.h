@@ -25,16 +25,16 @@ struct CommandText {
   std::string_view name;     // "replay"
   std::string_view usage;    // what follows the name: "[OPTIONS] TRACE..."
   std::string_view summary;  // one line, without a full stop
-  std::string details;       // paragraphs, separated by empty lines
-  std::vector<Example> examples;
+  std::string details{};     // paragraphs, separated by empty lines
+  std::vector<Example> examples{};
 };
 
 class Command {
  public:
   virtual ~Command() = default;
   virtual const CommandText& text() const = 0;
-  // Declares the options on `app`, which lives as long as the command.
-  virtual void declare(CLI::App& app) = 0;
+  // Declares the options, if there are any, on `app`, which lives as long as the command.
+  virtual void declare(CLI::App& /*app*/) {}
   // Returns whether a program with arguments of its own follows the options.
   virtual bool takes_program() const { return false; }
   // Returns whether such a program may follow "--": other words are the command's own.
@@ -58,8 +58,8 @@ struct Declarations {
   CLI::App root;
   std::vector<DeclaredCommand> commands;
 
-  // Returns the command, or nullptr.
-  const DeclaredCommand* find(std::string_view name) const;
+  // Returns the command. Throws InvalidArgument, which says what was meant, where there is none.
+  const DeclaredCommand& find(std::string_view name) const;
   std::vector<std::string_view> names() const;
 };
 

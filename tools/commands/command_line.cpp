@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
 #include "tools/commands/command.h"
@@ -31,16 +30,6 @@ std::string more_help(const std::string& name) {
   return fmt::format("see cachalot {}{}--help", name, name.empty() ? "" : " ");
 }
 
-std::string question(std::string_view word, std::span<const std::string_view> known) {
-  const std::string asked = did_you_mean(word, known);
-  return asked.empty() ? "" : "; " + asked;
-}
-
-[[noreturn]] void refuse_command(const Declarations& declarations, const std::string& word) {
-  const std::vector<std::string_view> names = declarations.names();
-  throw InvalidArgument(fmt::format("'{}' is not a command{} ({})", word, question(word, names), more_help("")));
-}
-
 // The first word that is left over says what is wrong.
 [[noreturn]] void refuse_word(const CLI::App& app, const std::string& name, const std::string& word) {
   if (!word.starts_with('-')) {
@@ -49,9 +38,8 @@ std::string question(std::string_view word, std::span<const std::string_view> kn
   const std::string option = word.substr(0, word.find('='));
   std::vector<std::string> owned;
   for (const OptionText& known : options_of(app)) owned.insert(owned.end(), known.names.begin(), known.names.end());
-  const std::vector<std::string_view> names(owned.begin(), owned.end());
   throw InvalidArgument(fmt::format("{} has no option '{}'{} ({})", name.empty() ? "cachalot" : name, option,
-                                    question(option, names), more_help(name)));
+                                    question_about(option, owned), more_help(name)));
 }
 
 // CLI11's own words, but for what is missing.
@@ -83,9 +71,11 @@ int fail(const Styles& styles, std::string message) {
 
 }  // namespace
 
-const DeclaredCommand* Declarations::find(std::string_view name) const {
+const DeclaredCommand& Declarations::find(std::string_view name) const {
   const auto found = std::ranges::find_if(commands, [&](const auto& command) { return command.text().name == name; });
-  return found == commands.end() ? nullptr : &*found;
+  CACHALOT_REQUIRE(found != commands.end(), "'{}' is not a command{} ({})", name, question_about(name, names()),
+                   more_help(""));
+  return *found;
 }
 
 std::vector<std::string_view> Declarations::names() const {
@@ -156,11 +146,10 @@ class CommandLine {
       print("cachalot " CACHALOT_VERSION_STRING "\n");
     } else if (words.empty() || declarations_.root.count("--help") > 0) {
       print(help_text(declarations_, styles().out));
-    } else if (const DeclaredCommand* const found = declarations_.find(words.front())) {
-      words.erase(words.begin());
-      return run_command(*found, std::move(words));
     } else {
-      refuse_command(declarations_, words.front());
+      const DeclaredCommand& found = declarations_.find(words.front());
+      words.erase(words.begin());
+      return run_command(found, std::move(words));
     }
     return 0;
   }

@@ -84,17 +84,20 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
+// The words that a positional may be.
+std::vector<std::string> words_of(const Declarations& declarations, const OptionText& option) {
+  if (option.value != "COMMAND") return option.choices;
+  const std::vector<std::string_view> names = declarations.names();
+  return {names.begin(), names.end()};
+}
+
 // What stands where no option is expected: files, a program, the names of commands or of shells.
 std::string positional_action(const Declarations& declarations, const DeclaredCommand& command) {
   if (command.command->takes_program()) return "_cachalot_files \"$current\"";
   for (const OptionText& option : options_of(*command.app)) {
     if (!option.is_positional) continue;
     if (option.is_file) return "_cachalot_files \"$current\"";
-    std::vector<std::string> words = option.choices;
-    if (option.value == "COMMAND") {
-      for (const std::string_view name : declarations.names()) words.emplace_back(name);
-    }
-    return fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\"))", quoted(words));
+    return fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\"))", quoted(words_of(declarations, option)));
   }
   return ":";
 }
@@ -271,8 +274,7 @@ std::string fish_positionals(const Declarations& declarations, const std::string
   for (const OptionText& option : options_of(*command.app)) {
     if (!option.is_positional) continue;
     if (option.is_file) return fmt::format("complete -c cachalot -n '{}' -F\n", condition);
-    std::string words = fmt::format("{}", fmt::join(option.choices, " "));
-    if (option.value == "COMMAND") words = fmt::format("{}", fmt::join(declarations.names(), " "));
+    const std::string words = fmt::format("{}", fmt::join(words_of(declarations, option), " "));
     return fmt::format("complete -c cachalot -n '{}' -a {}\n", condition, fish_quoted(words));
   }
   return "";
@@ -316,13 +318,8 @@ class CompletionCommand : public Command {
   }
 
   int run(const Styles&) override {
-    if (shell_ == "bash") {
-      print(bash_completion(declarations_));
-    } else if (shell_ == "zsh") {
-      print(zsh_completion(declarations_));
-    } else {
-      print(fish_completion(declarations_));
-    }
+    const auto script = shell_ == "bash" ? bash_completion : shell_ == "zsh" ? zsh_completion : fish_completion;
+    print(script(declarations_));
     return 0;
   }
 

@@ -19,12 +19,9 @@ class GpusCommand : public Command {
         .summary = "List the GPUs that --gpu knows, with their memory",
         .details =
             "The memory is what CUDA reports as the total, a little less than the nominal size. For a GPU that is "
-            "not in the list, give its memory: cachalot simulate --memory 24GiB.",
-        .examples = {}};
+            "not in the list, give its memory: cachalot simulate --memory 24GiB."};
     return text;
   }
-
-  void declare(CLI::App&) override {}
 
   int run(const Styles& styles) override {
     std::string lines =

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/check.h"
-#include "base/suggestions.h"
 #include "cachalot/version.h"
 #include "simulator/gpu_models.h"
 #include "tools/commands/command.h"
@@ -79,10 +77,7 @@ CLI::Validator one_of_its_choices(const std::string& value) {
   const auto check = [value](const std::string& given) -> std::string {
     const std::vector<std::string> choices = choices_of(value);
     if (std::ranges::find(choices, given) != choices.end()) return "";
-    const std::vector<std::string_view> known(choices.begin(), choices.end());
-    const std::string question = did_you_mean(given, known);
-    return fmt::format("'{}' is not one of {}{}{}", given, fmt::join(choices, ", "), question.empty() ? "" : "; ",
-                       question);
+    return fmt::format("'{}' is not one of {}{}", given, fmt::join(choices, ", "), question_about(given, choices));
   };
   return CLI::Validator(check, "");
 }
@@ -198,11 +193,8 @@ class HelpCommand : public Command {
   explicit HelpCommand(const Declarations& declarations) : declarations_(declarations) {}
 
   const CommandText& text() const override {
-    static const CommandText text = {.name = "help",
-                                     .usage = "[OPTIONS] [COMMAND]",
-                                     .summary = "Print the help of a command",
-                                     .details = "",
-                                     .examples = {}};
+    static const CommandText text = {
+        .name = "help", .usage = "[OPTIONS] [COMMAND]", .summary = "Print the help of a command"};
     return text;
   }
 
@@ -219,12 +211,8 @@ class HelpCommand : public Command {
       }
       return 0;
     }
-    const DeclaredCommand* const found = declarations_.find(command_);
-    const std::vector<std::string_view> names = declarations_.names();
-    const std::string question = did_you_mean(command_, names);
-    CACHALOT_REQUIRE(found != nullptr, "'{}' is not a command{}{} (see cachalot --help)", command_,
-                     question.empty() ? "" : "; ", question);
-    print(json_ ? tools::text_of(json_of(*found)) + "\n" : help_text(*found, styles.out));
+    const DeclaredCommand& found = declarations_.find(command_);
+    print(json_ ? tools::text_of(json_of(found)) + "\n" : help_text(found, styles.out));
     return 0;
   }
 
@@ -336,12 +324,9 @@ class ManCommand : public Command {
     static const CommandText text = {.name = "man",
                                      .usage = "",
                                      .summary = "Print the manual page",
-                                     .details = "",
                                      .examples = {{"Read it:", "cachalot man | man -l -"}}};
     return text;
   }
-
-  void declare(CLI::App&) override {}
 
   int run(const Styles&) override {
     print(man_page(declarations_));

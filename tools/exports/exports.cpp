@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "tools/history/allocations.h"
 #include "tools/text_layout.h"
@@ -304,9 +303,8 @@ const ExportFormat& export_format(std::string_view name) {
   std::vector<std::string_view> names;
   names.reserve(kFormats.size());
   for (const ExportFormat& format : kFormats) names.push_back(format.name);
-  const std::string asked = did_you_mean(name, names);
-  throw InvalidArgument(fmt::format("--to {}: there is no such format{}{}; the formats are {}", name,
-                                    asked.empty() ? "" : "; ", asked, export_format_names()));
+  throw InvalidArgument(fmt::format("--to {}: there is no such format{}; the formats are {}", name,
+                                    question_about(name, names), export_format_names()));
 }
 
 const ExportFormat& export_format_of_file(std::string_view path) {
