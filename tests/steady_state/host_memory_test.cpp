@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
@@ -17,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/host_memory.h"
+#include "cachalot/tensor_pool.h"
 #include "tests/programs/player.h"
 #include "tests/programs/random_program.h"
 #include "tests/reliability/heaps.h"
@@ -126,6 +128,92 @@ TEST_P(ThreadsWithoutHostMemory, LoseNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heaps, ThreadsWithoutHostMemory, testing::ValuesIn(kHeaps));
+
+// What stands before a heap, and beside it. While `action` runs, the first call of operator new that is due fails.
+void without_memory(const std::function<void()>& action) {
+  new_calls.counting = true;
+  try {
+    action();
+  } catch (const std::bad_alloc&) {
+  }
+  new_calls.counting = false;
+}
+
+Outcome play_guarded(const char* options, std::size_t first) {
+  const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
+  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_options(options));
+  const Stream streams[] = {nullptr, device->stream()};
+  std::mt19937_64 random(7);
+  std::vector<void*> live;
+  live.reserve(100);
+  new_calls = NewCalls{.first_failure = first, .failures = 1};
+  for (int step = 0; step < 60; ++step) {
+    const Stream stream = streams[random() % 2];
+    const std::size_t bytes = random() % (64 * kKiB) + (step == 10 ? 2 * kMiB : 1);  // the guard looks at each
+    without_memory([&] {
+      if (live.empty() || random() % 3 != 0) return live.push_back(allocator.allocate(bytes, 0, stream));
+      if (random() % 3 == 0) return allocator.record_stream(live.back(), stream);
+      allocator.deallocate(live.back());
+      live.pop_back();
+    });
+  }
+  const std::size_t calls = std::exchange(new_calls, NewCalls{}).count;
+  for (void* ptr : live) allocator.deallocate(ptr);
+  device->synchronize();
+  allocator.empty_cache();
+  std::string trouble = allocator.validate();
+  if (device->used_bytes() != 0 || allocator.memory_allocated(0) != 0) trouble += " memory is lost";
+  return {trouble, calls};
+}
+
+Outcome play_pool(const char* options, std::size_t first) {
+  const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
+  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_options(options));
+  const Stream streams[] = {nullptr, device->stream(), device->stream()};
+  std::mt19937_64 random(3);
+  std::vector<PooledTensor> held;
+  held.reserve(300);
+  TensorPool pool(allocator, TensorSpec{{100'000}, DType::int8}, TensorPoolOptions{.growth_step = 3});
+  new_calls = NewCalls{.first_failure = first, .failures = 1};
+  for (int step = 0; step < 300; ++step) {
+    const Stream stream = streams[random() % 3];
+    const std::size_t choice = random() % 10;
+    without_memory([&] {
+      if (choice < 5 || held.empty()) return held.push_back(pool.acquire(stream));
+      if (choice < 8) return held.pop_back();
+      if (choice == 8) return held.back().record_stream(stream);
+      pool.trim(1);
+    });
+  }
+  const std::size_t calls = std::exchange(new_calls, NewCalls{}).count;
+  held.clear();
+  device->synchronize();
+  std::string trouble = pool.validate();
+  pool.trim();
+  allocator.empty_cache();
+  if (device->used_bytes() != 0) trouble += " memory is lost";
+  return {trouble, calls};
+}
+
+struct OnePlay {
+  Outcome (*play)(const char* options, std::size_t first);
+  const char* options;
+};
+class WithoutHostMemory : public testing::TestWithParam<OnePlay> {};
+
+TEST_P(WithoutHostMemory, NothingIsLost) {
+  const auto [play, options] = GetParam();
+  for (std::size_t first = 1;; first += kSanitized ? 8 : 1) {
+    const Outcome outcome = play(options, first);
+    ASSERT_EQ(outcome.trouble, "") << "call " << first << " of operator new fails";
+    if (outcome.calls < first) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Beside, WithoutHostMemory,
+                         testing::Values(OnePlay{play_guarded, "guard:True"},
+                                         OnePlay{play_guarded, "heap:pages,guard:True"}, OnePlay{play_pool, ""},
+                                         OnePlay{play_pool, "heap:pages"}));
 
 // While the reserve lends, what it lends is its own, and it is whole again once it could be made whole.
 TEST(HostReserve, LendsWhatTheSystemDoesNotGive) {
