@@ -140,7 +140,8 @@ int version_of(std::string_view text) {
 bool has_kernels(const Card& card, const std::vector<std::string>& architectures) {
   constexpr int kMajor = 10;
   const int version = version_of(card.capability);
-  return architectures.empty() || version == 0 || std::ranges::any_of(architectures, [&](const std::string& architecture) {
+  return architectures.empty() || version == 0 ||
+         std::ranges::any_of(architectures, [&](const std::string& architecture) {
            const int compiled = version_of(architecture);
            const bool is_ptx = architecture.starts_with("compute");
            return compiled <= version && (is_ptx || compiled / kMajor == version / kMajor);
