@@ -181,7 +181,7 @@ To argument_as(From argument) {
 #define CACHALOT_PARAMETERS_7(function) CACHALOT_PARAMETERS_6(function), CACHALOT_PARAMETER(function, 6)
 #define CACHALOT_PARAMETERS_8(function) CACHALOT_PARAMETERS_7(function), CACHALOT_PARAMETER(function, 7)
 #define CACHALOT_ARGUMENT(function, index) \
-  cachalot::simulator::argument_as<cachalot::simulator::Signature<decltype(function)>::Parameter<index>>(p##index)
+  cachalot::simulator::argument_as<cachalot::simulator::Signature<decltype(function)>::Parameter<(index)>>(p##index)
 #define CACHALOT_ARGUMENTS_1(function) CACHALOT_ARGUMENT(function, 0)
 #define CACHALOT_ARGUMENTS_2(function) CACHALOT_ARGUMENTS_1(function), CACHALOT_ARGUMENT(function, 1)
 #define CACHALOT_ARGUMENTS_3(function) CACHALOT_ARGUMENTS_2(function), CACHALOT_ARGUMENT(function, 2)

@@ -9,7 +9,7 @@
 CACHALOT_BEGIN
 
 enum class CudaCode : int {
-#define CODE(name, number, driver_name) name = number,
+#define CODE(name, number, driver_name) name = (number),
 #include "device/cuda_codes.inc"
 #undef CODE
 };

@@ -72,7 +72,7 @@ void CudaContext::throw_reset() const { throw DeviceReset(ordinal_); }
 namespace {
 
 // The simulated device gives codes by these numbers, which CUDA's runtime uses for the same failures.
-#define CODE(name, number, driver_name) static_assert(static_cast<int>(CudaCode::name) == driver_name);
+#define CODE(name, number, driver_name) static_assert(static_cast<int>(CudaCode::name) == (driver_name));
 #include "device/cuda_codes.inc"
 #undef CODE
 

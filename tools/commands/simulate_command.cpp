@@ -46,6 +46,7 @@ using Bytes = std::map<std::string, std::size_t>;
 template <typename Map, typename BytesOf>
 auto largest_first(const Map& map, BytesOf bytes_of) {
   std::vector<const typename Map::value_type*> entries;
+  entries.reserve(map.size());
   for (const auto& entry : map) entries.push_back(&entry);
   std::ranges::stable_sort(entries, std::ranges::greater(), [&](const auto* entry) { return bytes_of(entry->second); });
   return entries;
