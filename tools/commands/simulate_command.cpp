@@ -362,7 +362,8 @@ std::string fits_text(const ProcessReport& report, const json& device, bool fail
 std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
   const json* const torch = torch_of(report, device);
   if (const std::string lack = missing_kernels(report, device); !lack.empty())
-    return figure("fits", style.bad("NO") + ": " + lack) + fits_on_text(report, device, verbose, style);
+    return figure("fits", style.bad("NO") + ": " + lack) +
+           (cards_of(report, device) == nullptr ? "" : fits_on_text(report, device, verbose, style));
   if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())

@@ -101,7 +101,7 @@ BUGS = [
         "if (block == nullptr || BlockSlab::owner_of(*block) != device) [[unlikely]]", "if (block == nullptr) [[unlikely]]",
         ("c_api",)),
     Bug("a thousand devices", "allocator/c_api.cpp",
-        "is_number && count >= 1 && count <= kMaxDevices", "is_number && count >= 1",
+        "count && *count >= 1 && *count <= kMaxDevices", "count && *count >= 1",
         ("c_api",)),
     # --- pool
     Bug("a slot keeps its former users", "pool/slots.h",
