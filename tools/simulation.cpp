@@ -293,10 +293,6 @@ Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& c
 }
 
 // The card that ran: the model of that name and memory, or, with --memory, the model with that memory instead.
-std::vector<std::string> architectures_of(const ProcessReport& report) {
-  return report.torch.value("architectures", std::vector<std::string>());
-}
-
 Card card_that_ran(const json& device, const simulator::ContextCharge& context) {
   const auto name = device.at("name").get<std::string>();
   const std::size_t bytes = number(device, "total_bytes");
@@ -338,7 +334,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     traces.push_back({.run = {.device = ordinal,
                               .card = card_that_ran(device, context),
                               .policy = policy_of(report.torch),
-                              .architectures = architectures_of(report),
+                              .architectures = report.torch.value("architectures", std::vector<std::string>()),
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others},
                       .physical_device = device.at("physical_device").get<int>(),
@@ -521,7 +517,7 @@ const json* torch_of(const ProcessReport& report, const json& device) {
 std::string missing_kernels(const ProcessReport& report, const json& device) {
   if (torch_of(report, device) == nullptr) return "";
   const Card card = card_that_ran(device, context_of(device));
-  if (has_kernels(card, architectures_of(report))) return "";
+  if (has_kernels(card, report.torch.value("architectures", std::vector<std::string>()))) return "";
   return fmt::format("PyTorch as installed here has no kernels for {}, of compute capability {}", card.product,
                      card.capability);
 }

@@ -16,7 +16,6 @@
 #include <new>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -104,8 +103,6 @@ template <typename T>
 using Set = std::set<T, std::less<T>, HostAllocator<T>>;
 template <typename Key, typename T>
 using Map = std::map<Key, T, std::less<Key>, HostAllocator<std::pair<const Key, T>>>;
-template <typename T>
-using HashSet = std::unordered_set<T, std::hash<T>, std::equal_to<T>, HostAllocator<T>>;
 template <typename Key, typename T>
 using HashMap = std::unordered_map<Key, T, std::hash<Key>, std::equal_to<Key>, HostAllocator<std::pair<const Key, T>>>;
 

@@ -247,8 +247,6 @@ class CACHALOT_SCOPED_CAPABILITY Operation : public DeviceLock<Mutex> {
   explicit Operation(Mutex& mutex) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS
       : DeviceLock((HostReserve::require(), mutex)) {}
   ~Operation() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {}  // NOLINT(modernize-use-equals-default)
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
 };
 
 // An Unlocked releases the device's mutex for its scope, in a function that holds it.

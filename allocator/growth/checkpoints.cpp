@@ -20,8 +20,8 @@ Vector<Block*> Checkpoints::heads_of(const PrivatePool& pool, const Held& /*held
 bool Checkpoints::pool_has_exactly(PoolId id, const std::vector<void*>& live) const {
   const DeviceLock lock(state_.mutex);
   const PrivatePool& pool = pools_.existing(id, "Could not find pool of id", lock);
-  const HashSet<Address> expected = [&] {
-    HashSet<Address> addresses;
+  const Set<Address> expected = [&] {
+    Set<Address> addresses;
     for (const void* ptr : live) addresses.insert(as_address(ptr));
     return addresses;
   }();
@@ -66,7 +66,7 @@ void Checkpoints::require_no_pending_frees(const PrivatePool& pool, const Held& 
 void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint,
                                      const Held& held) const {
   require_no_pending_frees(pool, held);
-  HashSet<Address> seen;
+  Set<Address> seen;
   for (const PoolCheckpoint::Segment& segment : checkpoint.segments) {
     CACHALOT_REQUIRE(!segment.blocks.empty(), "a checkpointed segment of pool ({}, {}) has no blocks", pool.id.first,
                      pool.id.second);

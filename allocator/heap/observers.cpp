@@ -48,21 +48,18 @@ void History::clear() {
   oldest_ = 0;
 }
 
-// What is recorded is half done already: where the host has no memory left, the ring stays as it is, and loses its oldest.
-void History::grow_ring() noexcept {
-  try {
-    ring_.reserve(std::min(max_entries_, std::max<std::size_t>(16, 2 * ring_.size())));
-  } catch (const std::bad_alloc&) {
-  }
-}
-
 void History::record(const Change& change) {
   for (const ChangeTracker& tracker : trackers_) tracker(change);
   if (tells_of_changes()) {
     tell(change, change.action == Change::Action::alloc ? AllocationStack::of_this_thread() : CallStack());
   }
   if (!enabled_ || std::find(skip_.begin(), skip_.end(), change.action) != skip_.end()) return;
-  if (ring_.size() == ring_.capacity() && ring_.size() < max_entries_ && oldest_ == 0) grow_ring();
+  if (ring_.size() == ring_.capacity() && ring_.size() < max_entries_ && oldest_ == 0) {
+    try {
+      ring_.reserve(std::min(max_entries_, std::max<std::size_t>(16, 2 * ring_.size())));
+    } catch (const std::bad_alloc&) {  // what is recorded is half done: the ring stays as it is, and loses its oldest
+    }
+  }
   if (ring_.capacity() == 0) return;
   Change* entry = nullptr;
   if (ring_.size() < std::min(ring_.capacity(), max_entries_)) {

@@ -69,7 +69,6 @@ class History {
 
  private:
   void clear();
-  void grow_ring() noexcept;
 
   bool enabled_ = false;
   bool keeps_contexts_ = false;       // entries carry one from level alloc on, …

@@ -38,6 +38,7 @@ class SiteTable {
     std::size_t live_blocks = 0;
     std::uint64_t allocated_blocks = 0;
     std::vector<std::size_t> notes;  // live bytes at the ends of iterations, oldest first
+    std::size_t noted_blocks = 0;    // live at the last note
   };
 
   void allocated(const Change& change, const CallStack& stack) {
@@ -72,6 +73,7 @@ class SiteTable {
     for (auto& [stack, site] : sites_) {
       if (site.notes.size() == window) site.notes.erase(site.notes.begin());
       site.notes.push_back(site.live_bytes);
+      site.noted_blocks = site.live_blocks;
     }
   }
 
@@ -222,8 +224,13 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     std::vector<Leak> leaks;
     for (const auto& [site, trend] : growing) {
       const auto found = std::ranges::find(sites, site->stack, &AllocationSite::stack);
-      if (found == sites.end()) continue;  // all that it had was freed since the last step
-      leaks.push_back({*found, trend.slope, trend.confidence, site->notes.size()});
+      const AllocationSite freed{site->stack, 0, 0, site->allocated_blocks, 0, 0, {}};
+      leaks.push_back({.site = found != sites.end() ? *found : freed,
+                       .bytes_per_iteration = trend.slope,
+                       .confidence = trend.confidence,
+                       .iterations = site->notes.size(),
+                       .highest_bytes = std::max(site->live_bytes, site->notes.back()),
+                       .highest_blocks = std::max(site->live_blocks, site->noted_blocks)});
     }
     return leaks;
   }
@@ -251,7 +258,9 @@ void LeakDetector::step() { watch_->step(); }
 
 std::vector<Leak> LeakDetector::leaks(std::size_t most) const {
   std::size_t count = 0;
-  return watch_->leaks(most, count);
+  std::vector<Leak> leaks = watch_->leaks(most, count);
+  std::erase_if(leaks, [](const Leak& leak) { return leak.site.live_blocks == 0; });
+  return leaks;
 }
 
 LeakReport LeakDetector::report(std::size_t most) const { return watch_->report(most); }
@@ -373,6 +382,8 @@ void write_leak(JsonWriter& json, const Leak& leak) {
   json.member("bytes_per_iteration", leak.bytes_per_iteration)
       .member("confidence", leak.confidence)
       .member("iterations", leak.iterations)
+      .member("highest_bytes", leak.highest_bytes)
+      .member("highest_blocks", leak.highest_blocks)
       .end_object();
 }
 
@@ -387,10 +398,13 @@ std::string to_json(const AllocationSite& site) {
 }
 
 std::string to_string(const Leak& leak) {
-  return formatted("+{} an iteration (confidence {:.4f}): {}\n{}",
-                   format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
-                   std::min(leak.confidence, 0.9999),  // it is a test: never certain
-                   headline(leak.site), lines(leak.site.stack, "  "));
+  const bool was_higher = leak.highest_bytes > leak.site.live_bytes;
+  return formatted(
+      "+{} an iteration (confidence {:.4f}): {}{}\n{}",
+      format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
+      std::min(leak.confidence, 0.9999),  // it is a test: never certain
+      was_higher ? held(leak.highest_bytes, leak.highest_blocks) + " when the last iteration ended; now " : "",
+      headline(leak.site), lines(leak.site.stack, "  "));
 }
 
 std::string to_string(const LeakReport& report) {

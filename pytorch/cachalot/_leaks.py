@@ -9,11 +9,13 @@ import atexit
 import ctypes
 import dataclasses
 import functools
+import gc
 import linecache
 import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,7 +83,7 @@ class AllocationSite:
 class Suspect:
     """An object that keeps blocks of a site alive, found by following references."""
 
-    kind: str  # container, variable, graph, cache, exception, hook, closure, gradient or cycle
+    kind: str  # container, variable, graph, cache, exception, hook, closure, gradient, context, cycle or unknown
     name: str  # "history", say: how the program reaches it; "" where no name leads there
     blocks: int  # of the site's that it was seen to keep
     text: str  # the finding and what to do, in a sentence or two
@@ -97,18 +99,27 @@ class Leak(AllocationSite):
     bytes_per_iteration: float  # Theil and Sen's slope
     confidence: float  # of Mann and Kendall's test
     iterations: int  # that were looked at
+    highest_bytes: int  # live when the last iteration ended, or now if that is more
+    highest_blocks: int
     suspects: tuple[Suspect, ...] = ()
 
     def __str__(self) -> str:
+        age = f"oldest {self.oldest_iterations} iterations ({self.oldest_seconds:.1f} s), " if self.live_blocks else ""
+        left = f"{_held(self.live_bytes, self.live_blocks)} left since the last iteration, " if self.was_freed else ""
         lines = [
-            f"+{bytes_text(round(self.bytes_per_iteration))} an iteration: {super().__str__()}",
-            f"  oldest {self.oldest_iterations} iterations ({self.oldest_seconds:.1f} s), "
-            f"confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} iterations",
+            f"+{bytes_text(round(self.bytes_per_iteration))} an iteration: "
+            f"{_held(self.highest_bytes, self.highest_blocks)} from {where(self.frame)}",
+            f"  {left}{age}confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} iterations",
         ]
         if self.frame and self.frame.source:
             lines.insert(1, f"  > {self.frame.source}")
         lines += [f"  {suspect}" for suspect in self.suspects]
         return "\n".join(lines)
+
+    @property
+    def was_freed(self) -> bool:
+        """True if blocks were freed after the last iteration: by a function that has returned, say."""
+        return self.live_bytes < self.highest_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,10 +136,11 @@ class LeakReport:
 
     def __str__(self) -> str:
         verb = "grows" if self.leak_count == 1 else "grow"
-        lines = [
-            f"cachalot leaks: {self.leak_count} of {self.site_count} sites {verb} after {self.iterations} iterations; "
-            f"{_held(self.live_bytes, self.live_blocks)} live"
-        ]
+        found = f"{self.leak_count} of {self.site_count} sites {verb} after {self.iterations} iterations"
+        if not self.iterations:
+            found = "no iteration was seen, and growth cannot be judged: no optimizer made a step, and nothing called "
+            found += f"cachalot.watch_leaks().step(); {self.site_count} sites"
+        lines = [f"cachalot leaks: {found}; {_held(self.live_bytes, self.live_blocks)} live"]
         lines += map(str, self.leaks)
         if self.leak_count > len(self.leaks):
             lines.append(f"and {self.leak_count - len(self.leaks)} more")
@@ -202,6 +214,7 @@ class LeakDetector:
         self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, bad_input=ValueError)
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
         self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
+        self._looks: _Looks | None = None
 
     def step(self) -> None:
         """Ends an iteration."""
@@ -210,10 +223,10 @@ class LeakDetector:
 
     def leaks(self, most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
         """Returns the sites that grow, the steepest first; none before warm_up + 8 steps. `report` has more."""
-        return self.report(most, suspects=suspects).leaks
+        return tuple(leak for leak in self.report(most, suspects=suspects).leaks if leak.live_blocks)
 
     def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
-        """Returns a report so far. The search for suspects in Python's objects takes about a second."""
+        """Returns a report so far, with what grew and has been freed since the last step. The search for suspects in Python's objects takes about a second."""
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it reports no more")
         json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
@@ -222,7 +235,7 @@ class LeakDetector:
             from . import _suspects
 
             found = _suspects.find([set(leak.some_addresses) for leak in leaks])
-            leaks = [dataclasses.replace(leak, suspects=tuple(found[i])) for i, leak in enumerate(leaks)]
+            leaks = [dataclasses.replace(leak, suspects=self._best(leak, found[i])) for i, leak in enumerate(leaks)]
         sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
         return LeakReport(leaks=tuple(leaks), sites=sites, **json)
 
@@ -252,6 +265,13 @@ class LeakDetector:
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it counts no more iterations")
         self._plug.call("leaks_step", self._number)
+        if self._looks:
+            self._looks.after_step(self)
+
+    def _best(self, leak: Leak, found: list[Suspect]) -> tuple[Suspect, ...]:
+        """The suspects found now or, where the leak was freed meanwhile, those that were seen while it grew."""
+        seen = self._looks.seen.get(leak.stack, ()) if self._looks else ()
+        return seen if seen and (leak.was_freed or not found) else tuple(found)
 
     def _on_optimizer_step(self) -> None:
         if not self._is_inherited:
@@ -261,6 +281,45 @@ class LeakDetector:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+
+class _Looks:
+    """Suspects that were seen while the program ran, by the stack of the site.
+
+    A program whose leak lies in main() has let go of it when the report at exit is made. So one looks at iterations that lie
+    further and further apart, as long as that takes a fiftieth of the time, or three seconds in all. The garbage collector waits
+    meanwhile: it would free cycles that leak, so that the program under watch were another one.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[Frame, ...], tuple[Suspect, ...]] = {}
+        self._iterations = 0
+        self._next = 10
+        self._began = time.monotonic()
+        self._spent = 0.0
+
+    def after_step(self, detector: LeakDetector) -> None:
+        self._iterations += 1
+        if self._iterations < self._next:
+            return
+        self._next += self._next // 2
+        began = time.monotonic()
+        if self._spent > max(3.0, (began - self._began) / 50):
+            return
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._look(detector)
+        finally:
+            if collects:
+                gc.enable()
+        self._spent += time.monotonic() - began
+
+    def _look(self, detector: LeakDetector) -> None:
+        for leak in detector.report().leaks:
+            if leak.suspects:
+                at = f" (seen at iteration {self._iterations})"
+                self.seen[leak.stack] = tuple(dataclasses.replace(one, text=one.text + at) for one in leak.suspects)
 
 
 class track:
@@ -355,6 +414,7 @@ def watch_leaks(
         if report_at_exit:
             atexit.unregister(_report_at_exit)
             atexit.register(_report_at_exit, detector)
+            detector._looks = detector._looks or _Looks()
         return detector
 
 
@@ -433,20 +493,26 @@ def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
-    import torch
-
-    folders = (Path(torch.__file__).parent, Path(__file__).parent)
+    """Of what stands between a program's line and its memory: PyTorch, this package, and the simulator where it computes."""
+    files = [__file__, *(sys.modules[name].__file__ for name in ("torch", "cachalot_simulator") if name in sys.modules)]
+    folders = [Path(file).parent for file in files if file]
     return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, folder.resolve())})
 
 
-def _is_of_library(frame: Frame) -> bool:
-    return frame.file.startswith(_library_folders()) or frame.file.startswith("<frozen")
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def is_of_library(file: str) -> bool:
+    """Whether a file of Python's is no line of the program: of PyTorch, of cachalot, or of the standard library."""
+    if file.startswith(("<frozen", *_library_folders())):
+        return True
+    return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file  # site-packages may lie in it
 
 
 def site_frame(stack: tuple[Frame, ...]) -> Frame | None:
     script = [frame for frame in stack if frame.is_script]
     if script:
-        return next((frame for frame in script if not _is_of_library(frame)), script[0])
+        return next((frame for frame in script if not is_of_library(frame.file)), None)
     # A backward pass on autograd's thread: the operation says more than what it calls.
     operations = (frame for frame in stack if _OPERATION.search(frame.function))
     return next(operations, stack[0] if stack else None)
@@ -466,7 +532,7 @@ def _listed(report: LeakReport | TrackReport) -> list[str]:
 
 def where(frame: Frame | None) -> str:
     if frame is None:
-        return "a place that is not known"
+        return "a place outside of the program's code"
     if frame.is_script:
         return str(frame)
     operation = _OPERATION.search(frame.function)

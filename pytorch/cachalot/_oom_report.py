@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._leaks import _library_folders, shown
+from ._leaks import is_of_library, shown
 from ._log import logger
 from ._oom_cause import verdict_of, what_would_serve
 from ._oom_facts import Facts, Failure, Outside, PoolId, State, Verdict, outside_of, pool_name, state_of, stream_name
@@ -318,7 +318,7 @@ def _regions(plug: Plug) -> list[dict[str, Any]]:
 def _where() -> str:
     """The line of the program that asked for memory: of the innermost frame outside of PyTorch and this package."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_library_folders()):
+    while frame is not None and is_of_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return ""
@@ -351,8 +351,8 @@ def _line(frames: list[dict[str, Any]]) -> str:
 
 
 def _is_of_program(file: str) -> bool:
-    """Whether a frame is Python's (code from a text has a name as "<string>") and neither PyTorch's nor ours."""
-    return file.endswith((".py", ">")) and not file.startswith(("<frozen", *_library_folders()))
+    """Whether a frame is Python's (code from a text has a name as "<string>") and of the program."""
+    return file.endswith((".py", ">")) and not is_of_library(file)
 
 
 def _libraries(device: int) -> list[tuple[str, int]]:

@@ -18,6 +18,7 @@ import functools
 import gc
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,7 @@ _MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
 
+_MEMBER = re.compile(r"\._(?:parameters|buffers|modules)\['(\w+)'\]")  # of a module, which shows them as attributes
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 # Their methods, for objects whose class may have others.
@@ -99,12 +101,21 @@ class _Search:
     def suspects(self, addresses: set[int]) -> list[Suspect]:
         nodes = [node for node in self._tensors if node.reached <= addresses]
         names = self._names(nodes)
+        contexts = [name for name in names if name.kind == "context"]
+        names = [name for name in names if name.kind != "context"]
         suspects = {name.key: _suspect(name, None, len(name.reached)) for name in names}
         direct = {name.key: name.reached for name in names}
-        for name, functions, kept in self._graphs_of(addresses.difference(*direct.values())):
+        rest = addresses.difference(*direct.values())
+        for name, functions, kept in self._graphs_of(set(rest)):
+            rest -= kept
             kept = kept | direct.get(name.key, set())  # a list of losses: they lie in some, their graphs keep others
             suspects[name.key] = _suspect(name, functions, len(kept))
+        for name in contexts:  # whose graph nothing that has a name ends
+            if not name.reached.isdisjoint(rest):
+                suspects[name.key] = _suspect(name, None, len(name.reached & rest))
         found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
+        if found and 2 * sum(suspect.blocks for suspect in found) < len(addresses):
+            return [_unknown(found[0], len(addresses))]
         return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
@@ -157,9 +168,13 @@ class _Search:
         return name is not None
 
     def _name(self, node: _Node) -> _Name | None:
+        import torch
+
         held = node.object
         if _is(held, functools._lru_cache_wrapper):
             return _Name("cache", _function_name(held.__wrapped__), "", node, node.reached)
+        if _is(held, torch._C._FunctionBase):  # the ctx of an autograd function of the program's
+            return _Name("context", type(held).__name__.removesuffix("Backward"), "", node, node.reached)
         if _is(held, BaseException):
             return _Name("exception", type(held).__name__, "", node, node.reached)
         for name, place in self._locals.get(id(held), ()):  # of the innermost function that has one
@@ -237,9 +252,18 @@ def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
 # --- what is said ------------------------------------------------------------------------------------------------------
 
 
+def _unknown(most: Suspect, blocks: int) -> Suspect:
+    """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
+    text = (
+        f"no object is known that keeps most of these {blocks} blocks (of those found, one keeps {most.blocks}): they are kept "
+        "by C++, as an autograd graph whose end no name reaches, or by an object that the garbage collector does not know"
+    )
+    return Suspect("unknown", "", most.blocks, text)
+
+
 def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
     """The finding: `blocks` are kept by the name, through graphs of so many `functions` or (None) by tensors alone."""
-    way, path = name.way, name.path
+    way, path = name.way, _MEMBER.sub(r".\1", name.path)
     holder = way[-1][0].object if way else name.top.object
     where = f"`{path}`" + (f" ({name.place})" if name.place else "")
     count = len(name.reached)
@@ -259,6 +283,18 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
             "these blocks: backward(create_graph=True) made them. Use torch.autograd.grad, or set the gradients to None"
         )
         return Suspect(kind, path, blocks, text)
+    if kind == "context":
+        attribute = path.removeprefix(name.name) or ".…"
+        is_own = any(_attribute(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
+        kept = "its own output, a cycle that lives until the garbage collector runs" if is_own else "tensors"
+        text = (
+            f"`ctx{attribute}` of the autograd function {name.name} keeps {kept}: {blocks} of these blocks. "
+            "Use ctx.save_for_backward()"
+        )
+        return Suspect(kind, name.name, blocks, text)
+    if hooked := _hooked(name, path):
+        text = f"{len(holder)} hooks on `{hooked}` hold {_tensors(count)}. Register a hook once, or call remove() of its handle"
+        return Suspect("hook", hooked, blocks, text)
     if kind == "cache":
         keeps = _graph_keeps(functions, blocks) if by_graph else ""
         text = (
@@ -299,13 +335,26 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
 
 
 def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
-    if name.kind in ("cycle", "gradient", "cache", "exception"):
+    if name.kind in ("cycle", "gradient", "cache", "exception", "context"):
         return name.kind
     if any(_is(held, types.FunctionType) for held in name.passed):
         return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
     if _is(holder, _CONTAINERS) or len(name.reached) > 1:
         return "container"
     return "graph" if by_graph else "variable"
+
+
+def _hooked(name: _Name, path: str) -> str:
+    """What the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else ""."""
+    objects = name.passed
+    if len(objects) < 2 or not _is(objects[-1], dict):
+        return ""
+    above = objects[-2]
+    if _is_tensor(above):
+        of_tensor = (_attribute(above, "_backward_hooks"), _attribute(above, "_post_accumulate_grad_hooks"))
+        return path if any(hooks is objects[-1] for hooks in of_tensor) else ""
+    owner, _, attribute = path.rpartition(".")
+    return owner if attribute.endswith("_hooks") else ""
 
 
 def _way_down(top: _Node, reached: set[int]) -> list[tuple[_Node, str]]:

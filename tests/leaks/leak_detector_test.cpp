@@ -239,6 +239,12 @@ TEST(LeakDetector, OutlivesItsAllocator) {
     EXPECT_EQ(detector->leaks().size(), 1u);
   }
   EXPECT_EQ(detector->leaks().size(), 0u) << "all was freed";
+  const std::vector<Leak> grew = detector->report().leaks;
+  ASSERT_EQ(grew.size(), 1u);
+  EXPECT_EQ(grew[0].site.live_bytes, 0u);
+  EXPECT_EQ(grew[0].highest_blocks, 12u);
+  EXPECT_NE(to_string(grew[0]).find("12 blocks when the last iteration ended; now 0 bytes in 0 blocks"),
+            std::string::npos);
   detector.reset();
 }
 

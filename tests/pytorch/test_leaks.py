@@ -1,5 +1,6 @@
 """cachalot's leak detector and tracks: the line that leaks is named, and who keeps the memory, one test a kind of holder."""
 
+import ctypes
 import functools
 import gc
 import io
@@ -267,6 +268,61 @@ def test_reference_cycles_are_named_where_nothing_else_leads_to_the_tensors(dete
     assert "Node" in suspect.text
     gc.collect()
     assert detector.leaks() == (), "the advice is right: the collector frees them"
+
+
+def test_hooks_that_are_registered_again_and_again_are_named_with_what_they_are_on(detector):
+    module = torch.nn.Linear(4, 4).cuda()
+    for _ in range(ITERATIONS):
+        kept = bytes_on_gpu(BLOCK)
+        module.weight.register_hook(lambda gradient, kept=kept: None)
+        detector.step()
+    del kept
+    suspect = the_suspect(the_leak(detector))
+    assert (suspect.kind, suspect.name, suspect.blocks) == ("hook", "module.weight", ITERATIONS)
+    assert f"{ITERATIONS} hooks on `module.weight` hold" in suspect.text and "remove()" in suspect.text
+
+
+def test_a_context_that_keeps_its_functions_output_is_named(detector):
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.out = x.exp()
+            return ctx.out
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.out
+
+    weight = torch.ones(BLOCK // 4, device="cuda", requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(ITERATIONS):
+            Exp.apply(weight).sum().backward()
+            detector.step()
+        suspect = the_suspect(the_leak(detector))
+    finally:
+        gc.enable()
+    assert (suspect.kind, suspect.name, suspect.blocks) == ("context", "Exp", ITERATIONS)
+    assert "`ctx.out` of the autograd function Exp keeps its own output" in suspect.text
+    assert "save_for_backward" in suspect.text
+    weight.grad = None
+    gc.collect()
+
+
+def test_who_keeps_less_than_half_of_the_blocks_is_no_suspect(detector):
+    kept_by_c = []
+    for _ in range(ITERATIONS):
+        last = bytes_on_gpu(BLOCK)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(last))
+        kept_by_c.append(id(last))
+        detector.step()
+    suspect = the_suspect(the_leak(detector))
+    assert (suspect.kind, suspect.name, suspect.blocks) == ("unknown", "", 1)
+    assert "no object is known that keeps most of these 14 blocks (of those found, one keeps 1)" in suspect.text
+    last = None
+    for address in kept_by_c:
+        ctypes.pythonapi.Py_DecRef(ctypes.cast(address, ctypes.py_object))
 
 
 def test_the_search_keeps_nothing_alive(detector):
@@ -544,6 +600,24 @@ def test_a_report_at_exit_is_printed_on_request():
     process = run_python(LEAKING, CACHALOT_LEAK_REPORT="yes")
     assert process.returncode != 0
     assert "CACHALOT_LEAK_REPORT is 'yes'; it must be 0 or 1" in process.stderr
+
+
+def test_what_a_function_has_let_go_of_is_reported_as_it_grew():
+    body = LEAKING.strip().splitlines()
+    program = "def main():\n" + "".join(f"    {line}\n" for line in body) + "main()\n"
+    process = run_python(program, CACHALOT_LEAK_REPORT=1)
+    succeeds(process)
+    assert "+4.00 KiB an iteration: 52.00 KiB in 13 blocks" in process.stderr
+    assert "0 bytes in 0 blocks left since the last iteration" in process.stderr
+    assert "the list `kept` (a variable of main() in <string>) holds 9 tensors" in process.stderr
+    assert "(seen at iteration 10)" in process.stderr
+
+
+def test_a_program_without_iterations_is_told_so():
+    process = run_python("kept = [torch.empty(1000, device='cuda') for _ in range(14)]", CACHALOT_LEAK_REPORT=1)
+    succeeds(process)
+    assert "cachalot leaks: no iteration was seen, and growth cannot be judged" in process.stderr
+    assert "in 14 blocks live" in process.stderr
 
 
 def test_after_a_close_nobody_watches_until_somebody_does_again():

@@ -30,6 +30,8 @@ struct Leak {
   double bytes_per_iteration = 0;  ///< growth: the median of the slopes of all pairs of samples
   double confidence = 0;           ///< that it grows, in [min_confidence, 1]
   std::size_t iterations = 0;      ///< samples that were compared
+  std::size_t highest_bytes = 0;   ///< live when the last iteration ended, or now if that is more
+  std::size_t highest_blocks = 0;  ///< as highest_bytes
 };
 
 /// A LeakReport is the state of a LeakDetector at one moment. Blocks allocated before the detector
@@ -85,10 +87,11 @@ class LeakDetector {
   /// Ends an iteration and takes the samples.
   void step();
 
-  /// Returns the sites that grow, the fastest first, at most `most`. Returns none before there are
-  /// 8 samples, which is after warm_up + 8 steps.
+  /// Returns the sites that grow and have live blocks, the fastest first, at most `most`. Returns
+  /// none before there are 8 samples, which is after warm_up + 8 steps.
   std::vector<Leak> leaks(std::size_t most = kListed) const;
-  /// Returns the whole state, with at most `most` leaks and `most` sites.
+  /// Returns the whole state, with at most `most` leaks and `most` sites. A site that grew and has
+  /// freed all its blocks since the last step is one of the leaks.
   LeakReport report(std::size_t most = kListed) const;
 
  private:
