@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/locks.h"
+#include "base/process.h"
 
 CACHALOT_BEGIN
 
@@ -45,7 +46,9 @@ struct HostReserve::Stock {
   bool is_whole() const { return lent == 0; }
 };
 
-struct HostReserve::Books {
+struct HostReserve::Books final : ForkAware {
+  // A thread that is not here may hold the mutex: in a call of the system, with the lists whole.
+  void on_fork() noexcept override { new (&mutex) SleepingMutex; }
   SleepingMutex mutex;
   Stock* newest CACHALOT_GUARDED_BY(mutex) = nullptr;
   Part* parts CACHALOT_GUARDED_BY(mutex) = nullptr;

@@ -226,7 +226,7 @@ class LeakDetector:
         return tuple(leak for leak in self.report(most, suspects=suspects).leaks if leak.live_blocks)
 
     def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
-        """Returns a report so far, with what grew and has been freed since the last step. The search for suspects in Python's objects takes about a second."""
+        """Returns a report so far, with what grew and was freed since the last step. The suspects take about a second."""
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it reports no more")
         json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
@@ -316,10 +316,12 @@ class _Looks:
         self._spent += time.monotonic() - began
 
     def _look(self, detector: LeakDetector) -> None:
-        for leak in detector.report().leaks:
-            if leak.suspects:
-                at = f" (seen at iteration {self._iterations})"
-                self.seen[leak.stack] = tuple(dataclasses.replace(one, text=one.text + at) for one in leak.suspects)
+        before, self.seen = self.seen, {}  # the report is to tell what is there now
+        found = {leak.stack: leak.suspects for leak in detector.report().leaks if leak.suspects}
+        self.seen = before | {stack: tuple(map(self._dated, suspects)) for stack, suspects in found.items()}
+
+    def _dated(self, suspect: Suspect) -> Suspect:
+        return dataclasses.replace(suspect, text=f"{suspect.text} (seen at iteration {self._iterations})")
 
 
 class track:
@@ -494,8 +496,10 @@ def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
     """Of what stands between a program's line and its memory: PyTorch, this package, and the simulator where it computes."""
-    files = [__file__, *(sys.modules[name].__file__ for name in ("torch", "cachalot_simulator") if name in sys.modules)]
-    folders = [Path(file).parent for file in files if file]
+    import torch
+
+    simulator = sys.modules.get("cachalot_simulator")
+    folders = [Path(file).parent for file in (__file__, torch.__file__, simulator and simulator.__file__) if file]
     return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, folder.resolve())})
 
 

@@ -140,11 +140,7 @@ void add_lines(const Call& call, std::size_t depth, std::size_t least_bytes, std
 }
 
 // Returns "activations 3.10 GiB, parameters 474.70 MiB": what the bytes of `kinds` are for, the most first. "" for none.
-std::string kinds_text(const json& kinds) {
-  Bytes bytes;
-  for (const auto& [kind, count] : kinds.items()) bytes[kind] = count.get<std::size_t>();
-  return text_of(bytes);
-}
+std::string kinds_text(const json& kinds) { return text_of(kinds.get<Bytes>()); }
 
 // Returns a line for each group of modules, the largest first: "  1.20 GiB in layers.*.mlp (12 modules): activations ...".
 // Numbers in paths are one group; paths are as deep as leaves at most eight groups.
@@ -176,6 +172,10 @@ std::string bytes_of(const json& object, const char* key) { return format_bytes(
 std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
 std::string figure(std::string_view name, std::string_view value) { return labelled_line(name, value, 13); }
+
+std::string figure_if_any(std::string_view name, const std::string& value) {
+  return value.empty() ? "" : figure(name, value);
+}
 
 // What keeps the history from telling all: "program's own" instead of its figures, or its end.
 std::string history_text(const json& history) {
@@ -260,8 +260,7 @@ std::string driver_calls_text(const json& device) {
 
 // What there is to say of a request that failed if estimates may be too high.
 std::string if_low(const json& device, const json& request) {
-  const std::string text = describe_low_estimate(device, request);
-  return text.empty() ? "" : figure("", text);
+  return figure_if_any("", describe_low_estimate(device, request));
 }
 
 // The request that failed: its place, its size and what was free. One that is smaller than what is free fails because PyTorch
@@ -274,15 +273,17 @@ std::string refused_text(const json& where, const std::string& at) {
                      format_bytes(free));
 }
 
-// The first request that failed for good. PyTorch counts; its history, where there is one, knows the place.
+// The first request that failed for good. PyTorch counts; its history, where there is one, knows the place: else null.
+const json& first_refused(const json& device, const json* torch) {
+  return torch != nullptr ? torch->at("first_oom") : device.at("first_failure");
+}
+
 std::string first_refused_text(const json& device, const json* torch) {
-  if (torch == nullptr) {
-    const json& failure = device.at("first_failure");
-    return refused_text(failure, fmt::format(" at allocation {}", number(failure, "allocation")));
-  }
-  const json& oom = torch->at("first_oom");
-  if (!oom.is_null()) return refused_text(oom, " " + at_place(word(oom, "at")));
-  return fmt::format("out of memory, {}; the place in the program is not known", times_text(number(*torch, "ooms")));
+  const json& refused = first_refused(device, torch);
+  if (refused.is_null())
+    return fmt::format("out of memory, {}; the place in the program is not known", times_text(number(*torch, "ooms")));
+  if (torch != nullptr) return refused_text(refused, " " + at_place(word(refused, "at")));
+  return refused_text(refused, fmt::format(" at allocation {}", number(refused, "allocation")));
 }
 
 // How close it was: the program went on without what it had asked for, or PyTorch gave its cache back.
@@ -350,9 +351,7 @@ std::string fits_on_text(const ProcessReport& report, const json& device, bool v
 
 std::string fits_text(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
   const std::size_t peak = number(device, "common_peak_bytes");
-  if (failed) {
-    return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
-  }
+  if (failed) return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
   const std::size_t spare = number(device, "total_bytes") - peak;
   const std::string answer = style.good(fits_surely(device, spare) ? "yes" : "probably");
   return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device, torch_of(report, device)) +
@@ -368,13 +367,9 @@ std::string verdict(const ProcessReport& report, const json& device, bool failed
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
     return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
-  const json& refused = torch != nullptr ? torch->at("first_oom") : device.at("first_failure");
+  const json& refused = first_refused(device, torch);
   return figure("fits", style.bad("NO") + ": " + first_refused_text(device, torch)) +
          (refused.is_null() ? "" : if_low(device, refused));
-}
-
-std::string figure_if_any(std::string_view name, const std::string& value) {
-  return value.empty() ? "" : figure(name, value);
 }
 
 std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation,
@@ -446,7 +441,6 @@ std::string values_text(const json& torch) {
   return text + compiled;
 }
 
-// The first line, where there is something to tell. Where memory ran out, that is the answer.
 // Why SIGSEGV ended a process, where its report knows.
 std::string host_access_text(const Simulation& simulation) {
   std::string text;
@@ -459,6 +453,7 @@ std::string host_access_text(const Simulation& simulation) {
   return text;
 }
 
+// The first line, where there is something to tell. Where memory ran out, that is the answer.
 std::string ending_text(const Simulation& simulation, const Style& style) {
   const ProgramEnding& ending = simulation.ending;
   if (ending.ended != Ended::no && ending.is_good()) return why_it_was_ended(ending) + "\n";
