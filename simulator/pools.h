@@ -63,6 +63,7 @@ class PoolMemory {
 
 struct MemoryPool {
   int device = 0;
+  std::set<int> peers;     // devices that may use its memory, beside its own
   bool destroyed = false;  // by the program; it lives on until the last of its blocks is freed
   std::uint64_t release_threshold = 0;
   int reuse_follow_event_dependencies = 1;

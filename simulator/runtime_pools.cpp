@@ -1,5 +1,6 @@
 // The runtime's stream-ordered memory: cudaMallocAsync and its pools.
 #include <algorithm>
+#include <span>
 
 #include "base/bytes.h"
 #include "device/address_space.h"
@@ -157,15 +158,28 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
   });
 }
 
-// Every device may use every pool: access is not kept.
-cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
-  return runtime_call([&](Process& process) { process.pools().at(pool); });
+// A pool's own device always has access. No use of memory by a device without access is refused.
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* list, size_t count) {
+  return runtime_call([&](Process& process) {
+    MemoryPool& pool = process.pools().at(handle);
+    for (const cudaMemAccessDesc& access : std::span(list, count)) {
+      if (access.location.type != cudaMemLocationTypeDevice) return cudaErrorInvalidValue;
+      const int device = process.devices().at(access.location.id).ordinal;
+      const bool may_use = access.flags != cudaMemAccessFlagsProtNone;
+      if (device == pool.device && !may_use) return cudaErrorInvalidValue;
+      pool.peers.erase(device);
+      if (may_use) pool.peers.insert(device);
+    }
+    return cudaSuccess;
+  });
 }
 
-cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation*) {
+cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t handle, cudaMemLocation* location) {
   return runtime_call([&](Process& process) {
-    process.pools().at(pool);
-    *flags = cudaMemAccessFlagsProtReadWrite;
+    const MemoryPool& pool = process.pools().at(handle);
+    const int device = process.devices().at(location->id).ordinal;
+    const bool may_use = device == pool.device || pool.peers.contains(device);
+    *flags = may_use ? cudaMemAccessFlagsProtReadWrite : cudaMemAccessFlagsProtNone;
   });
 }
 

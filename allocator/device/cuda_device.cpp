@@ -362,9 +362,13 @@ void CudaDevice::enable_peer_access(int peer) {
   CUcontext peers = nullptr;
   check("cuDevicePrimaryCtxRetain", driver().primary_context_retain(&peers, device));
   const CUresult result = driver().context_enable_peer(peers, 0);
-  if (result == CUDA_SUCCESS) return;
-  driver().primary_context_release(device);
+  if (result != CUDA_SUCCESS) driver().primary_context_release(device);
   if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) check(kCall, result);
+  // Memory of cuMemAllocAsync is its own device's alone, until its pool is opened; a device without pools has none.
+  CUmemoryPool pool = nullptr;
+  if (driver().pool_set_access == nullptr || driver().device_get_pool(&pool, device) != CUDA_SUCCESS) return;
+  const CUmemAccessDesc access = access_of(ordinal_);
+  check("cuMemPoolSetAccess", driver().pool_set_access(pool, &access, 1));
 }
 
 // Portable: whichever context is current when it is used, or none.

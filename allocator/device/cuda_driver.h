@@ -61,6 +61,8 @@ class CudaDriver {
   const PFN_cuMemFree_v3020 memory_free = required("cuMemFree_v2");
   const PFN_cuMemAllocAsync_v11020 memory_alloc_async = optional("cuMemAllocAsync");  // since CUDA 11.2
   const PFN_cuMemFreeAsync_v11020 memory_free_async = optional("cuMemFreeAsync");
+  const PFN_cuDeviceGetMemPool_v11020 device_get_pool = optional("cuDeviceGetMemPool");
+  const PFN_cuMemPoolSetAccess_v11020 pool_set_access = optional("cuMemPoolSetAccess");
   const PFN_cuMemHostAlloc_v2020 host_alloc = required("cuMemHostAlloc");
   const PFN_cuMemFreeHost_v2000 host_free = required("cuMemFreeHost");
   const PFN_cuMemHostRegister_v6050 host_register = required("cuMemHostRegister_v2");

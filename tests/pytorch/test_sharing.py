@@ -237,3 +237,21 @@ def test_two_gpus_use_each_others_memory():
     assert succeeds(process) == ("open\n" if PAGES else "")
     assert "cachalot:" not in process.stderr  # no warning
 
+
+@pytest.mark.skipif(MODE == "plug", reason="PyTorch's plug class enables peers by itself")
+def test_the_pool_of_heap_async_is_opened_to_a_gpu_that_uses_it():
+    code = """
+    import ctypes
+    driver = ctypes.CDLL("libcuda.so.1")
+    def may_use_pool(device, owner):
+        pool, flags = ctypes.c_void_p(), ctypes.c_int()
+        assert driver.cuDeviceGetMemPool(ctypes.byref(pool), owner) == 0
+        assert driver.cuMemPoolGetAccess(ctypes.byref(flags), pool, ctypes.byref((ctypes.c_int * 2)(1, device))) == 0
+        return flags.value != 0
+    first = torch.arange(16, dtype=torch.uint8, device="cuda:0")
+    assert not may_use_pool(1, 0) and not may_use_pool(0, 1)
+    assert torch.equal(first.to("cuda:1").cpu(), first.cpu())
+    print(may_use_pool(1, 0), may_use_pool(0, 1))
+    """
+    assert succeeds(run_python(code, CACHALOT_CONF="heap:async")) == "True True\n"
+

@@ -232,6 +232,26 @@ class SimulatorPool : public SimulatorMemory {
   cudaMemPool_t pool_ = nullptr;
 };
 
+TEST_F(SimulatorPool, IsOpenToTheDevicesThatAreToldAlone) {
+  const auto access = [&](int device) {
+    cudaMemLocation place = {cudaMemLocationTypeDevice, device};
+    cudaMemAccessFlags flags = cudaMemAccessFlagsProtNone;
+    EXPECT_CUDA(cudaMemPoolGetAccess(&flags, pool_, &place));
+    return flags;
+  };
+  cudaMemAccessDesc one = {{cudaMemLocationTypeDevice, 1}, cudaMemAccessFlagsProtReadWrite};
+  EXPECT_EQ(access(0), cudaMemAccessFlagsProtReadWrite);
+  EXPECT_EQ(access(1), cudaMemAccessFlagsProtNone);
+  EXPECT_CUDA(cudaMemPoolSetAccess(pool_, &one, 1));
+  EXPECT_EQ(access(1), cudaMemAccessFlagsProtReadWrite);
+  one.flags = cudaMemAccessFlagsProtNone;
+  EXPECT_CUDA(cudaMemPoolSetAccess(pool_, &one, 1));
+  EXPECT_EQ(access(1), cudaMemAccessFlagsProtNone);
+  one.location.id = 0;
+  EXPECT_EQ(cudaMemPoolSetAccess(pool_, &one, 1), cudaErrorInvalidValue) << "its own device";
+  cudaGetLastError();
+}
+
 TEST_F(SimulatorPool, KeepsWhatIsFreedUntilTheNextSynchronization) {
   void* const first = allocate(kMib);
   EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), kMib);

@@ -40,7 +40,8 @@ class AllocatorSharing : private AllocatorGroup {
   void close_shared(void* base);
 
   /// Allows work of `device` to use memory of `peer`, allocated before or later:
-  /// cudaDeviceEnablePeerAccess, and for heap:pages access to each mapping.
+  /// cudaDeviceEnablePeerAccess, for heap:pages access to each mapping, and access to the pool of
+  /// CUDA's that heap:async uses.
   /// Throws InvalidArgument if both are one device. A call that fails may have opened a part and
   /// may be repeated.
   void enable_peer_access(int device, int peer);

@@ -205,7 +205,7 @@ CACHALOT_API void* cachalot_open_shared(const cachalot_shared_t* shared, int dev
 CACHALOT_API int cachalot_close_shared(void* base);
 
 /** Allows work of `device` to use memory of `peer`, allocated before or later:
- * cudaDeviceEnablePeerAccess, and with heap:pages access to each mapping.
+ * cudaDeviceEnablePeerAccess, with heap:pages access to each mapping, and access to CUDA's pool.
  * A call that fails may have opened a part. It may be repeated. */
 CACHALOT_API int cachalot_enable_peer_access(int device, int peer);
 

@@ -164,8 +164,9 @@ class Device {
   /// descriptor stays the caller's. The exporter tells the size of the handle.
   virtual MemoryHandle import_handle(const ShareableHandle& shared) = 0;
 
-  /// Allows work on this device to use memory that `peer` returns from malloc. Does nothing if it
-  /// is allowed already. Memory of create is opened by set_access.
+  /// Allows work on this device to use memory that `peer` returns from malloc and malloc_async:
+  /// CUDA's current pool of `peer` is opened. Does nothing if it is allowed already. Memory of
+  /// create is opened by set_access.
   virtual void enable_peer_access(int peer) = 0;
 
   /// Allocates pinned host memory in whole pages (cuMemHostAlloc). Returns nullptr if the host does
