@@ -178,10 +178,17 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     }
   }
 
-  void step() {
+  void step(std::size_t reserved_bytes, std::size_t idle_bytes) {
     require_own_process(kName);
     const Lock lock(mutex_);
-    table_.end_iteration(/*note=*/table_.iterations() >= options_.warm_up, options_.window);
+    const bool note = table_.iterations() >= options_.warm_up;
+    table_.end_iteration(note, options_.window);
+    if (!note) return;
+    for (auto* notes : {&reserved_, &idle_}) {
+      if (notes->size() == options_.window) notes->erase(notes->begin());
+    }
+    reserved_.push_back(reserved_bytes);
+    idle_.push_back(idle_bytes);
   }
 
   // The steepest `most`, and how many there are.
@@ -207,6 +214,11 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     report.live_blocks = table_.live_blocks();
     report.site_count = table_.site_count();
     report.sites = table_.largest(most);
+    if (reserved_.empty()) return report;
+    report.reserved_bytes = reserved_.back();
+    report.idle_bytes = idle_.back();
+    const auto idle = growth_of(idle_, options_.min_confidence);
+    if (idle && growth_of(reserved_, options_.min_confidence)) report.idle_bytes_per_iteration = idle->slope;
     return report;
   }
 
@@ -238,6 +250,8 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   const LeakDetectorOptions options_;
   mutable SleepingMutex mutex_;  // taken under the devices' locks; nothing is called under it
   SiteTable table_ CACHALOT_GUARDED_BY(mutex_);
+  std::vector<std::size_t> reserved_ CACHALOT_GUARDED_BY(mutex_);  // at the ends of iterations, as the sites' notes
+  std::vector<std::size_t> idle_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 LeakDetector::LeakDetector(CachingAllocator& allocator, const LeakDetectorOptions& options)
@@ -254,7 +268,15 @@ LeakDetector::~LeakDetector() {
   if (!allocator_life_.expired()) allocator_.remove_watcher(watch_.get());
 }
 
-void LeakDetector::step() { watch_->step(); }
+void LeakDetector::step() {
+  std::size_t reserved = 0;
+  std::size_t allocated = 0;
+  for (int device = 0; !allocator_life_.expired() && device < allocator_.device_count(); ++device) {
+    reserved += allocator_.memory_reserved(device);
+    allocated += allocator_.memory_allocated(device);
+  }
+  watch_->step(reserved, reserved - std::min(reserved, allocated));
+}
 
 std::vector<Leak> LeakDetector::leaks(std::size_t most) const {
   std::size_t count = 0;
@@ -352,20 +374,14 @@ std::string headline(const AllocationSite& site) {
 }
 
 void write_frame(JsonWriter& json, const CallFrame& frame) {
-  json.begin_object()
-      .member("function", frame.function)
-      .member("file", frame.file)
-      .member("line", frame.line)
-      .member("is_script", frame.is_script)
-      .end_object();
+  json.begin_object().member("function", frame.function).member("file", frame.file).member("line", frame.line);
+  json.member("is_script", frame.is_script).end_object();
 }
 
 void write_members(JsonWriter& json, const AllocationSite& site) {
-  json.member("live_bytes", site.live_bytes)
-      .member("live_blocks", site.live_blocks)
-      .member("allocated_blocks", site.allocated_blocks)
-      .member("oldest_iterations", site.oldest_iterations)
-      .member("oldest_seconds", site.oldest_seconds);
+  json.member("live_bytes", site.live_bytes).member("live_blocks", site.live_blocks);
+  json.member("allocated_blocks", site.allocated_blocks).member("oldest_iterations", site.oldest_iterations);
+  json.member("oldest_seconds", site.oldest_seconds);
   json.key("stack").list(site.stack.frames(), write_frame);
   json.key("some_addresses").list(site.some_addresses);
 }
@@ -379,12 +395,9 @@ void write_site(JsonWriter& json, const AllocationSite& site) {
 void write_leak(JsonWriter& json, const Leak& leak) {
   json.begin_object();
   write_members(json, leak.site);
-  json.member("bytes_per_iteration", leak.bytes_per_iteration)
-      .member("confidence", leak.confidence)
-      .member("iterations", leak.iterations)
-      .member("highest_bytes", leak.highest_bytes)
-      .member("highest_blocks", leak.highest_blocks)
-      .end_object();
+  json.member("bytes_per_iteration", leak.bytes_per_iteration).member("confidence", leak.confidence);
+  json.member("iterations", leak.iterations).member("highest_bytes", leak.highest_bytes);
+  json.member("highest_blocks", leak.highest_blocks).end_object();
 }
 
 }  // namespace
@@ -416,17 +429,20 @@ std::string to_string(const LeakReport& report) {
   if (report.leak_count > report.leaks.size()) {
     text += formatted("and {} more\n", report.leak_count - report.leaks.size());
   }
+  if (report.idle_bytes_per_iteration > 0) {
+    text += formatted("+{} an iteration of reserved memory that lies idle: {} of {}\n",
+                      format_bytes(static_cast<std::size_t>(report.idle_bytes_per_iteration)),
+                      format_bytes(report.idle_bytes), format_bytes(report.reserved_bytes));
+  }
   return text;
 }
 
 std::string to_json(const LeakReport& report) {
   JsonWriter json;
-  json.begin_object()
-      .member("iterations", report.iterations)
-      .member("live_bytes", report.live_bytes)
-      .member("live_blocks", report.live_blocks)
-      .member("site_count", report.site_count)
-      .member("leak_count", report.leak_count);
+  json.begin_object().member("iterations", report.iterations).member("live_bytes", report.live_bytes);
+  json.member("live_blocks", report.live_blocks).member("site_count", report.site_count);
+  json.member("leak_count", report.leak_count).member("reserved_bytes", report.reserved_bytes);
+  json.member("idle_bytes", report.idle_bytes).member("idle_bytes_per_iteration", report.idle_bytes_per_iteration);
   json.key("leaks").list(report.leaks, write_leak);
   json.key("sites").list(report.sites, write_site);
   return json.end_object().take();
@@ -447,17 +463,12 @@ std::string to_string(const TrackReport& report) {
 
 std::string to_json(const TrackReport& report) {
   JsonWriter json;
-  json.begin_object()
-      .member("allocated_blocks", report.allocated_blocks)
-      .member("allocated_bytes", report.allocated_bytes)
-      .member("freed_blocks", report.freed_blocks)
-      .member("freed_bytes", report.freed_bytes)
-      .member("freed_earlier_blocks", report.freed_earlier_blocks)
-      .member("freed_earlier_bytes", report.freed_earlier_bytes)
-      .member("left_blocks", report.left_blocks)
-      .member("left_bytes", report.left_bytes)
-      .member("peak_bytes", report.peak_bytes)
-      .member("site_count", report.site_count);
+  json.begin_object().member("allocated_blocks", report.allocated_blocks);
+  json.member("allocated_bytes", report.allocated_bytes).member("freed_blocks", report.freed_blocks);
+  json.member("freed_bytes", report.freed_bytes).member("freed_earlier_blocks", report.freed_earlier_blocks);
+  json.member("freed_earlier_bytes", report.freed_earlier_bytes).member("left_blocks", report.left_blocks);
+  json.member("left_bytes", report.left_bytes).member("peak_bytes", report.peak_bytes);
+  json.member("site_count", report.site_count);
   json.key("sites").list(report.sites, write_site);
   return json.end_object().take();
 }

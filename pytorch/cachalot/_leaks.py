@@ -131,6 +131,9 @@ class LeakReport:
     live_blocks: int
     site_count: int  # places with live blocks
     leak_count: int  # that grow
+    reserved_bytes: int  # when the last iteration ended
+    idle_bytes: int  # of these, what no block has
+    idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it; else 0
     leaks: tuple[Leak, ...]  # the steepest
     sites: tuple[AllocationSite, ...]  # with the most live bytes
 
@@ -144,6 +147,12 @@ class LeakReport:
         lines += map(str, self.leaks)
         if self.leak_count > len(self.leaks):
             lines.append(f"and {self.leak_count - len(self.leaks)} more")
+        if self.idle_bytes_per_iteration:
+            lines.append(
+                f"+{bytes_text(round(self.idle_bytes_per_iteration))} an iteration of reserved memory that lies idle: "
+                f"{bytes_text(self.idle_bytes)} of {bytes_text(self.reserved_bytes)}. Requests of ever other sizes leave "
+                "pieces that serve no later one: pad them to a few sizes, or use the page heap (CACHALOT_CONF=heap:pages)"
+            )
         return "\n".join(lines)
 
 
@@ -556,15 +565,6 @@ def _held(size: int, blocks: int) -> str:
 
 
 __all__ = [
-    "AllocationSite",
-    "EnableError",
-    "Frame",
-    "Leak",
-    "LeakDetector",
-    "LeakReport",
-    "Suspect",
-    "TrackReport",
-    "leaks",
-    "track",
-    "watch_leaks",
-]
+    "AllocationSite", "EnableError", "Frame", "Leak", "LeakDetector", "LeakReport", "Suspect", "TrackReport",
+    "leaks", "track", "watch_leaks",
+]  # fmt: skip

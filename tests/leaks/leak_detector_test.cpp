@@ -124,6 +124,23 @@ TEST(LeakDetector, FindsNothingWhereAllIsGivenBackOrConstant) {
   EXPECT_EQ(detector.report().site_count, 1u) << "the other site is forgotten";
 }
 
+// Each request is larger than all segments before it.
+TEST(LeakDetector, TellsOfReservedMemoryThatGrowsIdle) {
+  for (const std::size_t growth : {std::size_t{0}, std::size_t{2}}) {
+    World world;
+    LeakDetector detector(world.allocator);
+    for (std::size_t iteration = 0; iteration < 20; ++iteration) {
+      world.allocator.deallocate(world.allocator.allocate((20 + growth * iteration) * 1024 * kKiB));
+      detector.step();
+    }
+    const LeakReport report = detector.report();
+    EXPECT_EQ(report.leak_count, 0u);
+    EXPECT_EQ(report.idle_bytes, world.allocator.memory_reserved());
+    EXPECT_EQ(report.idle_bytes_per_iteration > 20 * 1024 * kKiB, growth != 0) << to_string(report);
+    EXPECT_EQ(to_string(report).find("of reserved memory that lies idle") != std::string::npos, growth != 0);
+  }
+}
+
 TEST(LeakDetector, DoesNotTakeSitesThatSwingForLeaks) {
   const unsigned seed = 11;
   SCOPED_TRACE(seed);

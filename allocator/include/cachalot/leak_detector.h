@@ -37,11 +37,16 @@ struct Leak {
 /// A LeakReport is the state of a LeakDetector at one moment. Blocks allocated before the detector
 /// was made are not in it.
 struct LeakReport {
-  std::uint64_t iterations = 0;       ///< calls of step() so far
-  std::size_t live_bytes = 0;         ///< of the live blocks, as memory_allocated counts
-  std::size_t live_blocks = 0;        ///< number of live blocks
-  std::size_t site_count = 0;         ///< places that have live blocks
-  std::size_t leak_count = 0;         ///< places whose live bytes grow
+  std::uint64_t iterations = 0;    ///< calls of step() so far
+  std::size_t live_bytes = 0;      ///< of the live blocks, as memory_allocated counts
+  std::size_t live_blocks = 0;     ///< number of live blocks
+  std::size_t site_count = 0;      ///< places that have live blocks
+  std::size_t leak_count = 0;      ///< places whose live bytes grow
+  std::size_t reserved_bytes = 0;  ///< memory_reserved at the last step, of all devices
+  std::size_t idle_bytes = 0;      ///< of these, the bytes in no block
+  /// The growth of idle_bytes while reserved_bytes grows, too; 0 if it does not pass the tests of a
+  /// leak.
+  double idle_bytes_per_iteration = 0;
   std::vector<Leak> leaks;            ///< the places that grow fastest, in that order
   std::vector<AllocationSite> sites;  ///< the places with the most live bytes, in that order
 };
