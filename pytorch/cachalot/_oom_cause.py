@@ -29,6 +29,13 @@ def _fragmentation(facts: Facts, cached: Cached) -> Verdict:
     return Verdict("fragmentation", finding, advice)
 
 
+def _idle(facts: Facts, cached: Cached) -> Verdict:
+    finding = f"{bytes_text(cached.bytes)} is free in whole segments of {cached.name}, which are given back only with the pool"
+    if facts.serves_pages:
+        return Verdict("private pool", finding, "use the page heap, which maps them together: CACHALOT_CONF=heap:pages")
+    return Verdict("private pool", finding, "allocate the largest first, or delete the pool and use another one")
+
+
 def _stream(facts: Facts, cached: Cached) -> Verdict:
     if facts.serves_pages:
         advice = "use the page heap, where free memory of one stream serves others: CACHALOT_CONF=heap:pages"
@@ -75,6 +82,7 @@ def _default(facts: Facts, cached: Cached) -> Verdict:
 VERDICTS: dict[str, Callable[[Facts, Cached], Verdict]] = {
     "fragmentation": _fragmentation,
     "small": _fragmentation,
+    "idle": _idle,
     "stream": _stream,
     "graph": _graph,
     "pool": _pool,

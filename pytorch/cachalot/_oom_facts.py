@@ -40,7 +40,7 @@ class Failure:
 class Cached:
     """Free memory that has one reason not to serve the request."""
 
-    kind: str  # "fragmentation", "small", "stream", "graph", "pool", "tag" or "default"
+    kind: str  # "fragmentation", "small", "idle", "stream", "graph", "pool", "tag" or "default"
     name: str  # for a reader: "stream 0x1f40"
     bytes: int = 0
     blocks: int = 0
@@ -162,6 +162,8 @@ class _Reader:
             return _kind_of_pool(pool), pool_name(pool, self._tags)
         if segment["stream"] != wanted.stream:
             return "stream", stream_name(segment["stream"])
+        if pool != (0, 0) and all(block["state"] == "inactive" for block in segment["blocks"]):
+            return "idle", pool_name(pool, self._tags)
         is_small = wanted.requested_bytes <= _MOST_SMALL_BYTES
         if (segment["segment_type"] == "small") != is_small:
             return "small", f"segments of {segment['segment_type']} blocks"
@@ -274,7 +276,7 @@ class Facts:
     @property
     def page_bytes(self) -> int:
         """Bytes that the page heap could map together for the request: whole free pages, of any stream, and new ones."""
-        free = sum(c.page_bytes for c in self.state.of("fragmentation", "small", "stream"))
+        free = sum(c.page_bytes for c in self.state.of("fragmentation", "small", "idle", "stream"))
         return free + self.room // PAGE_BYTES * PAGE_BYTES
 
     @property
@@ -285,7 +287,7 @@ class Facts:
     @property
     def served_bytes(self) -> int:
         """The largest request that would have been served instead."""
-        usable = max((c.largest for c in self.state.of("fragmentation")), default=0)
+        usable = max((c.largest for c in self.state.of("fragmentation", "idle")), default=0)
         return max(usable, self.room // PAGE_BYTES * PAGE_BYTES)
 
     def of_device(self) -> dict[str, Any]:

@@ -462,6 +462,9 @@ def test_cached_memory_outside_of_the_requests_pool_is_named():
     assert modelled([cached], pool=(0, 3)).cause == "private pool"
     assert modelled([segment(("inactive", 4 * GiB), pool=(2, 0))]).cause == "graph pool"
     assert modelled([segment(("inactive", 4 * GiB), pool=(2, 2))]).cause == "private pool"
+    idle = modelled([segment(("inactive", 4 * GiB), pool=(0, 3))], requested=5 * GiB, pool=(0, 3))
+    assert idle.cause == "private pool" and "heap:pages" in idle.recommendation
+    assert idle.finding.startswith("4.00 GiB is free in whole segments of MemPool (0, 3)")
 
 
 def test_a_limit_is_not_blamed_for_what_does_not_fit_the_device_either():
