@@ -161,6 +161,42 @@ TEST(Categories, StacksWithoutFramesAreThoseOfAutogradsThread) {
   EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "activations", "gradients"}));
 }
 
+// .cuda(), .half() and the like call a lambda of torch/nn/modules/module.py for each parameter.
+TEST(Categories, WhatMovesAModuleMakesParameters) {
+  HistoryBuilder train;
+  const std::string module = "/lib/torch/nn/modules/module.py";
+  const StackId lambda = train.stack({{module, "<lambda>"}, {module, "_apply"}, {module, "cuda"}, {"/app/a.py", "f"}});
+  const StackId flat = train.stack({{"/lib/torch/distributed/fsdp/_flat_param.py", "flatten_tensors"}});
+  const StackId tensor =
+      train.stack({{"/lib/torch/distributed/tensor/_dispatch.py", "dispatch"}, {"/lib/torch/optim/adam.py", "step"}});
+  train.alloc(0x1000, kBlock, lambda);
+  train.alloc(0x2000, kBlock, flat);
+  train.alloc(0x3000, kBlock, train.stack({{"/app/model.py", "forward"}}));
+  train.alloc(0x4000, kBlock);  // a backward pass
+  train.alloc(0x5000, kBlock, tensor);
+  EXPECT_EQ(names(train),
+            (std::vector<std::string>{"parameters", "parameters", "activations", "gradients", "optimizer state"}));
+}
+
+// The error frees what the backward pass would have used; what the same line freed before, in a pass that went well, is
+// temporary here as well.
+TEST(Categories, MemoryThatRunsOutInAForwardPassLeavesActivations) {
+  HistoryBuilder train;
+  const StackId saved = train.stack({{"/app/model.py", "forward", 7}});
+  const StackId scratch = train.stack({{"/app/model.py", "forward", 8}});
+  for (const bool fails : {false, true}) {
+    train.alloc(0x1000, kBlock, saved);
+    train.alloc(0x2000, kBlock, scratch);
+    if (fails) train.add(Action::oom, 0, 8 * kBlock, saved);
+    train.free(0x2000, kBlock);
+    if (!fails) train.alloc(0x3000, kBlock, train.stack({{"", "torch::autograd::Engine::evaluate_function(int)"}}));
+    if (!fails) train.free(0x3000, kBlock);
+    train.free(0x1000, kBlock);
+  }
+  EXPECT_EQ(names(train),
+            (std::vector<std::string>{"activations", "temporaries", "temporaries", "activations", "temporaries"}));
+}
+
 TEST(Categories, TagsStagesAndFilesTell) {
   HistoryBuilder train;
   EventDetails tagged;

@@ -20,7 +20,7 @@ using RulesJson = nlohmann::json;
 using Means = CategoryRule::Means;
 
 constexpr std::string_view kBuiltIn =
-#include "tools/analysis/category_rules.inc"
+#include "tools/category_rules.inc"  // made of tools/analysis/category_rules.json
     ;
 
 constexpr std::array<std::string_view, kCategoryCount> kNames = {"parameters",    "gradients",   "optimizer state",
@@ -357,6 +357,10 @@ class Phases {
     begins_of_[static_cast<std::size_t>(phase)].push_back(event);
   }
 
+  void add_failure(std::uint32_t event) { failures_.push_back(event); }
+
+  // Returns the first event behind `event` at which memory ran out, or kNoEvent.
+  std::uint32_t next_failure(std::uint32_t event) const { return first_after(failures_, event); }
   // Returns the event with which the first run of another phase than that of `event` begins, or kNoEvent.
   std::uint32_t end_of_run_at(std::uint32_t event) const { return first_after(begins_, event); }
   // Returns the event with which the first run of `phase` behind `event` begins, or kNoEvent.
@@ -371,6 +375,7 @@ class Phases {
   }
 
   Means last_ = Means::category;
+  std::vector<std::uint32_t> failures_;
   std::vector<std::uint32_t> begins_;
   std::array<std::vector<std::uint32_t>, 5> begins_of_;  // by phase
 };
@@ -389,6 +394,7 @@ class Lifetimes {
       case Means::setup:
         return lives_at(one, phases_.next(Means::forward, one.begin)) ? Category::parameters : Category::temporaries;
       case Means::forward:
+        if (is_cut_short(one)) return Category::activations;
         if (!lives_at(one, phases_.next(Means::backward, one.begin))) return Category::temporaries;
         return is_kept(one) ? Category::kept : Category::activations;
       case Means::category:
@@ -400,6 +406,7 @@ class Lifetimes {
 
   // Returns whether the history ends before it is known what becomes of the allocation.
   bool is_open(const Allocation& one, Means phase) const {
+    if (phase == Means::forward && is_cut_short(one)) return true;
     if (ends(one) || phase == Means::category) return false;
     if (phase == Means::forward) return phases_.next(Means::backward, one.begin) == kNoEvent;
     if (phase == Means::setup) return phases_.next(Means::forward, one.begin) == kNoEvent;
@@ -411,6 +418,11 @@ class Lifetimes {
   static bool reaches(const Allocation& one, std::uint32_t event) { return event != kNoEvent && one.end > event; }
   static bool lives_at(const Allocation& one, std::uint32_t event) { return !ends(one) || reaches(one, event); }
 
+  // An error that memory ran out ends the forward pass and frees what the backward pass would have used.
+  bool is_cut_short(const Allocation& one) const {
+    const std::uint32_t failure = phases_.next_failure(one.begin);
+    return reaches(one, failure) && failure < phases_.next(Means::backward, one.begin);
+  }
   bool outlives_run(const Allocation& one) const { return lives_at(one, phases_.end_of_run_at(one.begin)); }
 
   bool is_kept(const Allocation& one) const {
@@ -444,6 +456,7 @@ class Judgement {
         is_bare_backward_(most_have_stacks(device)) {
     for (std::size_t i = 0; i < device.events.size(); ++i) {
       const HistoryEvent& event = device.events[i];
+      if (event.action == HistoryEvent::Action::oom) phases_.add_failure(static_cast<std::uint32_t>(i));
       if (event.action != HistoryEvent::Action::alloc) continue;
       const Verdict verdict = verdict_on(event.stack, event.details, stages_.at(i));
       if (verdict.phase != Means::category) phases_.add(static_cast<std::uint32_t>(i), verdict.phase);

@@ -128,12 +128,13 @@ class RuleMatcher {
 // What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they tell
 // a phase of the program, the allocation's lifetime does.
 //
-//   forward    still there when a backward pass begins: activation; after two of them: kept; otherwise temporary
+//   forward    still there when a backward pass begins, or when memory runs out before: activation; after two backward passes:
+//              kept; otherwise temporary
 //   backward   still there when something else than a backward pass allocates: gradient; otherwise temporary
 //   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
 //   setup      still there when a forward pass begins: parameter; otherwise temporary
 //
-// Of what lives at the end of the history the first is taken. A call stack without frames, where others have some, is that of
+// Of what lives at the end of the history, or when memory runs out in a forward pass, the first is taken. A call stack without frames, where others have some, is that of
 // autograd's thread, which runs no Python.
 //
 // Not thread-safe: it remembers what the rules say of each call stack. The history and the rules must outlive it.
