@@ -78,6 +78,9 @@ AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const Progra
 // each pool and stream, and a device has 2^47 of them.
 inline constexpr std::size_t kEnoughBytes = std::size_t{1} << 40;
 
+// A policy that holds less than so many times what another one does saves nothing that is worth a setting.
+inline constexpr double kNearlyEqual = 1.01;
+
 struct PolicyFigures {
   std::size_t peak_held_bytes = 0;  // the most memory of the device at once
   std::size_t ooms = 0;             // allocations that failed

@@ -382,6 +382,14 @@ Options options_of(const std::string& config) {
   return parse_options(config, options);
 }
 
+// Whether the heap takes the decisions of a program with PyTorch's default settings.
+bool decides_as_recorded(const Options& policy) {
+  const auto rounds = [](std::size_t divisions) { return divisions > 1; };
+  return policy.heap == HeapKind::segments && policy.max_split_size == Options::kUnlimited &&
+         policy.large_segment_size == kLargeBuffer && policy.garbage_collection_threshold == 0 &&
+         std::ranges::none_of(policy.roundup_power2_divisions, rounds);
+}
+
 }  // namespace
 
 ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options)
@@ -400,6 +408,14 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       check_hazards_(options.check_hazards),
       queues_(trace.streams.size()) {
   if (options.memory_fraction) limit_memory(allocator_, *options.memory_fraction);
+  const Options policy = options_of(options.config);
+  if (!decides_as_recorded(policy) || trace.segments.empty()) return;
+  recorded_policy_ = policy;
+  std::vector<AddressRange> ranges;
+  for (const RecordedSegment& one : trace.segments) {
+    if (one.range.bytes != 0) ranges.push_back(one.range);
+  }
+  device_->plan_addresses(ranges);
 }
 
 ReplayWorld::~ReplayWorld() {
@@ -414,6 +430,7 @@ ReplayWorld::~ReplayWorld() {
 
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
   background_.advance_to(device_->clock_ns() + kHostNsPerEvent);
+  if (recorded_policy_) follow_recording(event, number);
   try {
     if (event.empties_cache()) {
       allocator_.empty_cache();
@@ -428,6 +445,24 @@ bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
     return served;
   } catch (const HazardError& error) {
     throw HazardError(fmt::format("{}: event {} of iteration {}: {}", trace_.path, number, iteration_, error.what()));
+  }
+}
+
+// PyTorch's decisions depend on the memory that it has: where it gave its cache back for the request, or took a segment of another
+// size than the policy would, this heap does so.
+void ReplayWorld::follow_recording(const TraceEvent& event, std::size_t number) {
+  for (; next_recorded_ < trace_.segments.size() && trace_.segments[next_recorded_].event <= number; ++next_recorded_) {
+    const RecordedSegment& one = trace_.segments[next_recorded_];
+    if (one.is_after_release) allocator_.empty_cache();
+    const std::size_t bytes = one.range.bytes;
+    const std::size_t usual = recorded_policy_->large_segment_size;
+    if (bytes == 0 || bytes == segment_size(round_size(event.bytes, *recorded_policy_), usual) ||
+        bytes != segment_size(bytes, usual))
+      continue;
+    try {
+      allocator_.deallocate(allocator_.allocate(bytes, /*device=*/0, streams_[event.stream]));
+    } catch (const OutOfMemory&) {  // nor will there be memory for the request itself
+    }
   }
 }
 
@@ -447,6 +482,7 @@ void ReplayWorld::free_all() {
         fmt::format("{}: after the last event of iteration {}: {}", trace_.path, iteration_, error.what()));
   }
   ++iteration_;
+  next_recorded_ = 0;
 }
 
 void ReplayWorld::give_back(std::uint32_t slot) {

@@ -193,6 +193,7 @@ class ReplayWorld {
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
+  void follow_recording(const TraceEvent& event, std::size_t number);
   bool play_beside_background(const TraceEvent& event);
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
@@ -209,6 +210,8 @@ class ReplayWorld {
   const int wait_every_;
   int uses_ = 0;  // since the host last waited
   const bool check_hazards_;
+  std::optional<Options> recorded_policy_;  // of a heap that follows the recording
+  std::size_t next_recorded_ = 0;           // index in the trace's segments
   std::vector<LaunchQueue> queues_;  // by stream
   int iteration_ = 1;
 };

@@ -42,6 +42,13 @@ struct TraceEvent {
   bool operator==(const TraceEvent&) const = default;
 };
 
+// A segment that the recorded program took from the device for an event of a trace.
+struct RecordedSegment {
+  std::size_t event = 0;          // index
+  AddressRange range;             // empty: none was taken
+  bool is_after_release = false;  // PyTorch gave its cached memory back for it, since the device had no more
+};
+
 struct Trace {
   static constexpr std::size_t kMostHeldEvents = std::size_t{1} << 22;  // 64 MiB
   static constexpr std::size_t kMostSlots = std::size_t{1} << 24;
@@ -55,6 +62,7 @@ struct Trace {
   std::vector<TraceEvent> events;  // event i is line i + 1; none of a trace that stays in its file
   std::vector<Stream> streams;     // distinct; the trace's stream 0 is nullptr
   std::size_t slots = 0;
+  std::vector<RecordedSegment> segments;  // of a history
 
   bool is_held() const { return events.size() == event_count; }
 };

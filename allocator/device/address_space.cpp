@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/bytes.h"
@@ -79,13 +80,33 @@ AddressSpace::~AddressSpace() {
 }
 
 std::optional<Address> AddressSpace::allocate(std::size_t bytes) {
+  if (const auto plan = planned_.find(bytes); plan != planned_.end() && !plan->second.empty()) {
+    const Address address = plan->second.front();
+    plan->second.pop_front();
+    return address;
+  }
   if (bytes > end_ - next_ && !refill(bytes)) return std::nullopt;
   const Address address = next_;
   next_ += bytes;
   return address;
 }
 
+void AddressSpace::plan(const std::vector<AddressRange>& ranges) {
+  std::vector<std::size_t> order(ranges.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return ranges[i].address; });
+  std::vector<Address> addresses(ranges.size());
+  for (const std::size_t i : order) {
+    const auto address = allocate(round_up(ranges[i].bytes, kPhysicalUnit));
+    if (!address) return;
+    addresses[i] = *address;
+  }
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    planned_[round_up(ranges[i].bytes, kPhysicalUnit)].push_back(addresses[i]);
+}
+
 void AddressSpace::recycle(std::vector<AddressRange> live) {
+  planned_.clear();
   const auto lower = [](const AddressRange& one, const AddressRange& other) { return one.address < other.address; };
   std::sort(live.begin(), live.end(), lower);
   std::sort(chunks_.begin(), chunks_.end(), lower);

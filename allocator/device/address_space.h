@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -30,6 +32,10 @@ class AddressSpace {
   // nullopt when the process has used up its 47 bits.
   std::optional<Address> allocate(std::size_t bytes);
 
+  // Sets addresses aside for the next calls of allocate: the n-th one for a size gets an address that lies among the others
+  // as that of the n-th range of this size, rounded up, does.
+  void plan(const std::vector<AddressRange>& ranges);
+
   // Gives all addresses back to the process but those in `live`, which allocate returned and which are still in use; the
   // next ones may be lower.
   void recycle(std::vector<AddressRange> live);
@@ -37,7 +43,8 @@ class AddressSpace {
  private:
   bool refill(std::size_t bytes);
 
-  std::vector<AddressRange> chunks_;  // ours; neighbours are one
+  std::vector<AddressRange> chunks_;                              // ours; neighbours are one
+  std::unordered_map<std::size_t, std::deque<Address>> planned_;  // by bytes, the next first
   Address next_ = 0;
   Address end_ = 0;
 };

@@ -363,6 +363,11 @@ void SimulatedDevice::enable_peer_access(int peer) {
   impl_->book.succeeded();
 }
 
+void SimulatedDevice::plan_addresses(const std::vector<AddressRange>& mallocs) {
+  const Lock lock(impl_->mutex);
+  impl_->memory.plan_addresses(mallocs);
+}
+
 bool SimulatedDevice::may_access(int peer) const {
   const Lock lock(impl_->mutex);
   return impl_->peers.contains(peer);

@@ -102,6 +102,7 @@ class SimulatedMemory {
   explicit SimulatedMemory(std::size_t memory_bytes, MemoryAccount account = {})
       : capacity_units_(memory_bytes / kPhysicalUnit), account_(std::move(account)) {}
 
+  void plan_addresses(const std::vector<AddressRange>& mallocs) { addresses_.plan(mallocs); }
   std::optional<Address> malloc(std::size_t bytes);
   void free(Address address);
   // Bytes asked of malloc for the live `address`; throws in the name of `call` for any other address.

@@ -12,6 +12,7 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/history.h"
+#include "tools/policies.h"
 
 namespace cachalot::tools {
 namespace {
@@ -191,6 +192,43 @@ TEST(Explain, PoolsOfSegmentsTellThoseOfEvents) {
     const Explanation one = explained(program);
     EXPECT_EQ(one.cause, is_graph ? Cause::graph_pools : Cause::private_pool);
     EXPECT_EQ(one.shares.pools.front().name, is_graph ? "(3, 0)" : "(0, 3)");
+  }
+}
+
+TEST(Explain, AnIdleSegmentOfARequestsOwnPoolIsNoFragmentation) {
+  HistoryBuilder program;
+  const std::uint16_t pool = program.history().pools.add(PoolId{0, 3});
+  program.add(Action::segment_alloc, kFirst, 60 * kMebi);
+  program.alloc(kFirst, 60 * kMebi);
+  program.free(kFirst, 60 * kMebi);
+  program.add(Action::oom, 20 * kMebi, 70 * kMebi);
+  program.segment(kFirst, {{.bytes = 60 * kMebi}});
+  for (HistoryEvent& event : program.device().events) event.pool = pool;
+  program.device().segments.front().pool = pool;
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::private_pool);
+  EXPECT_NE(one.text.find("60.00 MiB in 1 piece of at most 60.00 MiB is free"), std::string::npos) << one.text;
+}
+
+// Two free blocks of 60 MiB: the driver gave the second segment the lower address, and there 80 MiB come together.
+TEST(Replay, TakesTheBlockThatLayLowestInTheRecordedProgram) {
+  for (const bool falls : {false, true}) {
+    HistoryBuilder program;
+    const Address first = falls ? 2 * kFirst : kFirst;
+    const Address second = falls ? kFirst : 2 * kFirst;
+    for (const Address segment : {first, second}) {
+      program.add(Action::segment_alloc, segment, 100 * kMebi);
+      program.alloc(segment, 60 * kMebi);
+      program.alloc(segment + 60 * kMebi, 40 * kMebi);
+    }
+    program.free(first, 60 * kMebi);
+    program.free(second, 60 * kMebi);
+    program.alloc(second, 20 * kMebi);
+    program.free(second + 60 * kMebi, 40 * kMebi);
+    program.alloc(second + 20 * kMebi, 80 * kMebi);
+    program.alloc(first, 60 * kMebi);
+    const Trace trace = trace_of(program.history(), program.device());
+    EXPECT_EQ(figures_of(trace, {"heap:segments"}, std::size_t{1} << 40)->peak_held_bytes, (falls ? 200 : 260) * kMebi);
   }
 }
 

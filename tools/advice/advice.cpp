@@ -21,8 +21,6 @@ namespace {
 
 // Which of the policies that were replayed to take, in one sentence.
 
-constexpr double kNearlyEqual = 1.01;  // memory of policies among which time decides
-
 bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
   return one.ooms == best.ooms &&
          static_cast<double>(one.peak_reserved_bytes) <

@@ -118,8 +118,11 @@ constexpr std::array<std::string_view, kCauseCount> kKeys = {
     "limit",         "leak",         "other_process", "nccl",        "pinned",          "too_large",
     "wrong_shape",   "host_memory",  "driver",        "outside",     "unknown",         "none"};
 
+// A private pool keeps even a segment in which nothing lives.
 Cause kind_of(const SegmentAt& segment, const Failure& failure, const std::vector<bool>& graph_pools) {
-  if (segment.pool != failure.pool) return graph_pools[segment.pool] ? Cause::graph_pools : Cause::private_pool;
+  const bool is_idle = segment.pool != 0 && segment.live.empty();
+  if (segment.pool != failure.pool || is_idle)
+    return graph_pools[segment.pool] ? Cause::graph_pools : Cause::private_pool;
   return segment.stream != failure.stream ? Cause::other_stream : Cause::fragmentation;
 }
 
@@ -264,7 +267,6 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-constexpr double kWorthwhile = 0.97;  // of what is needed now
 constexpr std::size_t kMostRemedies = 3;
 constexpr std::uint64_t kSmallestRoom = std::uint64_t{2} << 20;  // that can be replayed on
 
@@ -455,7 +457,7 @@ class RemedySearch {
       remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
       if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
     }
-    const bool is_less = static_cast<double>(remedy.reserved_bytes) <= kWorthwhile * static_cast<double>(of_bytes_);
+    const bool is_less = static_cast<double>(remedy.reserved_bytes) <= static_cast<double>(of_bytes_) / kNearlyEqual;
     if (remedy.serves || is_less) found_.push_back(std::move(remedy));
   }
 

@@ -501,8 +501,9 @@ std::string remedies_text(const Explanation& one, const Style& style) {
   const Remedies& remedies = one.remedies;
   if (remedies.of_bytes == 0) return "";
   if (remedies.best.empty())
-    return fmt::format("\n  No setting helps: replayed, the program holds {} with all of them, or more.\n",
-                       format_bytes(remedies.of_bytes));
+    return fmt::format(
+        "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.\n",
+        format_bytes(remedies.of_bytes));
   std::string text =
       fmt::format("\n  what helps: replayed, the program holds {} now\n", format_bytes(remedies.of_bytes));
   for (const Remedy& remedy : remedies.best) {

@@ -91,6 +91,7 @@ class StartMaker {
     const std::uint64_t first = segment.is_small ? kSmallSize : segment.bytes;
     const bool is_usual = !segment.is_expandable && segment_size(first, options_.large_segment_size) == segment.bytes;
     if (!is_usual || segment.is_small != (pool_kind(first) == PoolKind::small)) return false;
+    add({.address = segment.address, .bytes = segment.bytes}, Action::segment_alloc);
     allocate(segment, segment.address, first);
     free(segment, segment.address, first);
     Address at = segment.address;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -135,16 +137,25 @@ bool gives_segment_back(const HistoryEvent& event) {
   return event.action == Action::segment_free || event.action == Action::segment_unmap;
 }
 
-// Returns whether the event is the last of a row by which the program gave its cached memory back. PyTorch itself gives memory
-// back for a request that fails otherwise: a segment for it, or the failure, comes next, from the same call.
-bool ends_emptying(std::span<const HistoryEvent> events, std::size_t number) {
-  if (!gives_segment_back(events[number])) return false;
-  if (number + 1 == events.size()) return true;
+enum class Release : std::uint8_t { none, by_program, for_request };
+
+// Returns which row of events that give memory back ends with the event. The program gives its cached memory back, or PyTorch
+// does for a request that fails otherwise: a segment for it, or the failure, comes next, from the same call.
+Release release_ending_at(std::span<const HistoryEvent> events, std::size_t number) {
+  if (!gives_segment_back(events[number])) return Release::none;
+  if (number + 1 == events.size()) return Release::by_program;
   const HistoryEvent& next = events[number + 1];
-  if (gives_segment_back(next)) return false;
+  if (gives_segment_back(next)) return Release::none;
   const bool asks = next.action == Action::segment_alloc || next.action == Action::segment_map ||
                     next.action == Action::alloc;  // of a request that failed, and is played as one that did not
-  return next.action != Action::oom && (!asks || next.stack != events[number].stack);
+  const bool is_for_request = next.action == Action::oom || (asks && next.stack == events[number].stack);
+  return is_for_request ? Release::for_request : Release::by_program;
+}
+
+// Whether PyTorch's own sizes of segments, and its own moments to give memory back, follow from its requests alone.
+bool has_usual_policy(std::string_view settings) {
+  constexpr std::array<std::string_view, 4> kOthers = {"max_split_size", "roundup_power2", "large_segment", "garbage"};
+  return std::ranges::all_of(kOthers, [&](auto key) { return settings.find(key) == std::string_view::npos; });
 }
 
 }  // namespace
@@ -192,9 +203,16 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
   Trace trace;
   trace.path = history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
   TraceOfHistory made(trace);
+  RecordedSegment taken;  // for the next allocation
   const auto add = [&](const HistoryEvent& event) {
     if (is_free(event)) made.free(event.address);
-    if (event.action == Action::alloc) made.allocate(event.address, event.bytes, event.stream, event.pool);
+    if (event.action == Action::segment_alloc) taken.range = {event.address, event.bytes};
+    if (event.action == Action::alloc) {
+      made.allocate(event.address, event.bytes, event.stream, event.pool);
+      taken.event = trace.events.size() - 1;
+      if (taken.range.bytes != 0 || taken.is_after_release) trace.segments.push_back(taken);
+      taken = {};
+    }
     const bool has_failed = event.action == Action::oom && event.bytes != 0;
     if (has_failed && failed == FailedRequests::played) made.request(event);
   };
@@ -205,12 +223,15 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
     made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
   if (start != nullptr) std::ranges::for_each(start->events, add);
-  const bool empties = !has_pools(device);
+  const bool releases = !has_pools(device);
   for (std::size_t i = start == nullptr ? 0 : start->left_out; i < device.events.size(); ++i) {
     add(device.events[i]);
-    if (empties && ends_emptying(device.events, i)) made.empty_cache();
+    const Release release = releases ? release_ending_at(device.events, i) : Release::none;
+    if (release == Release::by_program) made.empty_cache();
+    if (release == Release::for_request) taken.is_after_release = true;
   }
   CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", trace.path);
+  if (!has_usual_policy(history.settings)) trace.segments.clear();
   made.finish();
   return trace;
 }

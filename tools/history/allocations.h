@@ -48,7 +48,8 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
 //
 // Where the program gave its cached memory back, the replay does so (TraceEvent::empties_cache); but not in a history with memory
-// pools, whose memory stays theirs.
+// pools, whose memory stays theirs. What PyTorch gave back for a request that the device had no memory for is told beside the
+// events (Trace::segments), with the segments that it took: replays under PyTorch's policy alone follow that.
 //
 // The replay decides anew where everything goes; it need not come to the recorded segments. An allocation becomes one of
 // the bytes that were asked for, a request to free it a free, its completion nothing, unless the free was not requested

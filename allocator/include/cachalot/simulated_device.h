@@ -303,6 +303,10 @@ class SimulatedDevice final : public Device {
   /// Returns the log of calls, oldest first, and empties it.
   std::vector<LoggedCall> take_log();
 
+  /// Plans the addresses of malloc: its n-th call of a size returns an address that lies among the
+  /// others as that of the n-th range of this size does. Other calls get addresses above.
+  /// Requires: nothing was allocated.
+  void plan_addresses(const std::vector<AddressRange>& mallocs);
   /// Replaces the plan of faults; calls are counted from now on.
   void set_faults(const std::vector<Fault>& faults);
   /// Returns how many calls have failed by the plans so far.
