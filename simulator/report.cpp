@@ -105,13 +105,9 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
 }
 
 void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary) {
-  json.begin_object()
-      .member("device", device.index())
-      .member("physical_device", summary.physical_device)
-      .member("name", device.properties().name)
-      .member("total_bytes", device.properties().total_bytes)
-      .member("used_bytes", device.used_bytes())
-      .member("peak_used_bytes", device.peak_used_bytes());
+  json.begin_object().member("device", device.index()).member("physical_device", summary.physical_device);
+  json.member("name", device.properties().name).member("total_bytes", device.properties().total_bytes);
+  json.member("used_bytes", device.used_bytes()).member("peak_used_bytes", device.peak_used_bytes());
   json.key("peak").begin_object();
   json.member("allocation", summary.peak.ordinal).member("clock_ns", summary.peak.clock_ns).end_object();
   json.key("nccl").begin_object();
@@ -154,12 +150,8 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
   json.member("bytes", charge.graph_bytes).member("graphs", charge.graphs.graphs);
   json.member("kernel_nodes", charge.graphs.kernel_nodes).end_object();
   if (!charge.lack) return;
-  json.key("context_lack")
-      .begin_object()
-      .member("for", charge.lack->what)
-      .member("bytes", charge.lack->bytes)
-      .member("free_bytes", charge.lack->free_bytes)
-      .end_object();
+  json.key("context_lack").begin_object().member("for", charge.lack->what).member("bytes", charge.lack->bytes);
+  json.member("free_bytes", charge.lack->free_bytes).end_object();
 }
 
 void Report::write(JsonWriter& json, const Spread& spread) {
@@ -171,13 +163,9 @@ void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {
     json.value(nullptr);
     return;
   }
-  json.begin_object()
-      .member("call", failure->call)
-      .member("bytes", failure->bytes)
-      .member("free_bytes", failure->free_bytes)
-      .member("allocation", failure->moment.ordinal)
-      .member("clock_ns", failure->moment.clock_ns)
-      .end_object();
+  json.begin_object().member("call", failure->call).member("bytes", failure->bytes);
+  json.member("free_bytes", failure->free_bytes).member("allocation", failure->moment.ordinal);
+  json.member("clock_ns", failure->moment.clock_ns).end_object();
 }
 
 void Report::write(JsonWriter& json, const std::optional<HostAccess>& access) {

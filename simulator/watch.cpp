@@ -261,24 +261,16 @@ void Watch::write(JsonWriter& json) const {
   });
   const Left left = this->left();
   json.key("leaks").list(left.leaks, [&](JsonWriter&, const Leak& leak) {
-    json.begin_object()
-        .member("text", text_of(leak))
-        .member("call", maker_of(leak.kind))
-        .member("objects", leak.objects)
-        .member("bytes", leak.bytes);
+    json.begin_object().member("text", text_of(leak)).member("call", maker_of(leak.kind));
+    json.member("objects", leak.objects).member("bytes", leak.bytes);
     write_stack("stack", leak.stack);
     json.end_object();
   });
   json.key("kept").list(left.kept, [&](JsonWriter&, const auto& entry) {
     const auto& [library, kept] = entry;
-    json.begin_object()
-        .member("text", text_of(library, kept))
-        .member("library", library)
-        .member("bytes", kept.bytes)
-        .member("allocations", kept.allocations)
-        .member("streams", kept.streams)
-        .member("events", kept.events)
-        .end_object();
+    json.begin_object().member("text", text_of(library, kept)).member("library", library).member("bytes", kept.bytes);
+    json.member("allocations", kept.allocations).member("streams", kept.streams).member("events", kept.events);
+    json.end_object();
   });
 }
 

@@ -194,13 +194,9 @@ void write_call(JsonWriter& json, const char* name, const std::optional<GuardCal
 }
 
 void write_report(JsonWriter& json, const GuardReport& report) {
-  json.begin_object()
-      .member("kind", to_string(report.kind))
-      .member("device", report.device)
-      .member("address", report.address)
-      .member("requested_bytes", report.requested_bytes)
-      .member("offset", report.offset)
-      .member("stream", number_of(report.stream));
+  json.begin_object().member("kind", to_string(report.kind)).member("device", report.device);
+  json.member("address", report.address).member("requested_bytes", report.requested_bytes);
+  json.member("offset", report.offset).member("stream", number_of(report.stream));
   json.key("recorded").list(report.recorded, [](JsonWriter& list, Stream stream) { list.value(number_of(stream)); });
   write_call(json, "allocated", report.allocated);
   write_call(json, "freed", report.freed);

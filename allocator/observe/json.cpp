@@ -73,19 +73,14 @@ std::string to_json(const DeviceStats& stats) {
 
 std::string to_json(const Fragmentation& fragmentation) {
   JsonWriter json;
-  json.begin_object()
-      .member("requested_bytes", fragmentation.requested_bytes)
-      .member("allocated_bytes", fragmentation.allocated_bytes)
-      .member("reserved_bytes", fragmentation.reserved_bytes)
-      .member("free_bytes", fragmentation.free_bytes)
-      .member("largest_free_bytes", fragmentation.largest_free_bytes)
-      .member("free_blocks", fragmentation.free_blocks)
-      .member("peak_requested_bytes", fragmentation.peak_requested_bytes)
-      .member("peak_reserved_bytes", fragmentation.peak_reserved_bytes)
-      .member("internal", fragmentation.internal)
-      .member("external", fragmentation.external)
-      .member("reserved_ratio", fragmentation.reserved_ratio)
-      .member("peak_ratio", fragmentation.peak_ratio);
+  json.begin_object().member("requested_bytes", fragmentation.requested_bytes);
+  json.member("allocated_bytes", fragmentation.allocated_bytes).member("reserved_bytes", fragmentation.reserved_bytes);
+  json.member("free_bytes", fragmentation.free_bytes).member("largest_free_bytes", fragmentation.largest_free_bytes);
+  json.member("free_blocks", fragmentation.free_blocks);
+  json.member("peak_requested_bytes", fragmentation.peak_requested_bytes);
+  json.member("peak_reserved_bytes", fragmentation.peak_reserved_bytes).member("internal", fragmentation.internal);
+  json.member("external", fragmentation.external).member("reserved_ratio", fragmentation.reserved_ratio);
+  json.member("peak_ratio", fragmentation.peak_ratio);
   json.key("free_block_histogram").list(fragmentation.free_block_histogram);
   return json.end_object().take();
 }
@@ -110,24 +105,16 @@ const char* name(BlockSnapshot::State state) {
 }
 
 void write_block(JsonWriter& json, const BlockSnapshot& block) {
-  json.begin_object()
-      .member("address", block.address)
-      .member("size", block.size)
-      .member("requested_size", block.requested_size)
-      .member("state", name(block.state));
+  json.begin_object().member("address", block.address).member("size", block.size);
+  json.member("requested_size", block.requested_size).member("state", name(block.state));
   json.key("frames").raw("[]").end_object();
 }
 
 void write_segment(JsonWriter& json, const SegmentSnapshot& segment) {
-  json.begin_object()
-      .member("device", segment.device)
-      .member("address", segment.address)
-      .member("total_size", segment.total_size)
-      .member("allocated_size", segment.allocated_size)
-      .member("active_size", segment.active_size)
-      .member("requested_size", segment.requested_size)
-      .member("stream", number(segment.stream))
-      .member("segment_type", name(segment.segment_type));
+  json.begin_object().member("device", segment.device).member("address", segment.address);
+  json.member("total_size", segment.total_size).member("allocated_size", segment.allocated_size);
+  json.member("active_size", segment.active_size).member("requested_size", segment.requested_size);
+  json.member("stream", number(segment.stream)).member("segment_type", name(segment.segment_type));
   json.key("segment_pool_id").begin_array();
   json.value(segment.segment_pool_id.first).value(segment.segment_pool_id.second).end_array();
   json.member("is_expandable", segment.is_expandable).key("frames").raw("[]");
@@ -139,14 +126,10 @@ void write_segment(JsonWriter& json, const SegmentSnapshot& segment) {
 bool is_torch_action(Change::Action action) { return action <= Change::Action::oom; }
 
 void write_trace_entry(JsonWriter& json, const Change& change) {
-  json.begin_object()
-      .member("action", to_string(change.action))
-      .member(change.action == Change::Action::oom ? "device_free" : "addr", change.address)
-      .member("size", change.bytes)
-      .member("stream", number(change.stream))
-      .member("time_us", change.time_us)
-      .member("compile_context", "N/A")
-      .member("user_metadata", "");
+  json.begin_object().member("action", to_string(change.action));
+  json.member(change.action == Change::Action::oom ? "device_free" : "addr", change.address);
+  json.member("size", change.bytes).member("stream", number(change.stream)).member("time_us", change.time_us);
+  json.member("compile_context", "N/A").member("user_metadata", "");
   if (change.context) json.key("frames").raw("[]");
   json.end_object();
 }
@@ -162,15 +145,14 @@ void write_trace(JsonWriter& json, const std::vector<Change>& trace) {
 void write_settings(JsonWriter& json, const Options& options) {
   const bool unlimited = options.max_split_size == Options::kUnlimited;
   const auto accepted = [&](std::string_view key) { return accepted_without_effect(key).value(options); };
-  json.begin_object()
-      .member("PYTORCH_CUDA_ALLOC_CONF", options.text)
-      .member("max_split_size", unlimited ? std::int64_t{-1} : static_cast<std::int64_t>(options.max_split_size))
-      .member("garbage_collection_threshold", options.garbage_collection_threshold)
-      .member("expandable_segments", options.expandable_segments)
-      .member("pinned_num_register_threads", accepted("pinned_num_register_threads"))
-      .member("release_lock_on_cudamalloc", accepted("release_lock_on_cudamalloc") != 0)
-      .member("pinned_use_cuda_host_register", accepted("pinned_use_cuda_host_register") != 0)
-      .member("graph_capture_record_stream_reuse", accepted("graph_capture_record_stream_reuse") != 0);
+  json.begin_object().member("PYTORCH_CUDA_ALLOC_CONF", options.text);
+  json.member("max_split_size", unlimited ? std::int64_t{-1} : static_cast<std::int64_t>(options.max_split_size));
+  json.member("garbage_collection_threshold", options.garbage_collection_threshold);
+  json.member("expandable_segments", options.expandable_segments);
+  json.member("pinned_num_register_threads", accepted("pinned_num_register_threads"));
+  json.member("release_lock_on_cudamalloc", accepted("release_lock_on_cudamalloc") != 0);
+  json.member("pinned_use_cuda_host_register", accepted("pinned_use_cuda_host_register") != 0);
+  json.member("graph_capture_record_stream_reuse", accepted("graph_capture_record_stream_reuse") != 0);
   json.key("roundup_power2_divisions").begin_object();
   for (std::size_t slot = 0; slot < Options::kRoundupSlots; ++slot) {  // the key is the slot's MiB
     json.member(std::to_string(std::size_t{1} << slot), options.roundup_power2_divisions[slot]);

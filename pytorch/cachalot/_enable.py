@@ -10,17 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import (
-    _adapter,
-    _config,
-    _exit_report,
-    _fallback,
-    _leaks,
-    _options,
-    _out_of_memory,
-    _pinned,
-    _rank_files,
-)
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _out_of_memory, _pinned, _rank_files
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug, process_plug

@@ -130,13 +130,7 @@ class _History:
         # "state" is about memory in use, not about the past: PyTorch keeps one entry.
         self._set(enabled is not None, max_entries if enabled == "all" else 1)
 
-    def record_legacy(
-        self,
-        enabled: bool,
-        record_context: bool = True,
-        trace_alloc_max_entries: int = 1,
-        *others: Any,
-    ) -> None:
+    def record_legacy(self, enabled: bool, record_context: bool = True, trace_alloc_max_entries: int = 1, *others: Any) -> None:
         self._set(enabled, trace_alloc_max_entries)
 
     def _set(self, enabled: bool, max_entries: int) -> None:

@@ -60,10 +60,7 @@ def fragmentation(device: Device = None) -> Fragmentation:
     return Fragmentation(**figures)
 
 
-_FUNCTIONS: Functions = {
-    "publish": (ctypes.c_int, ctypes.c_char_p),
-    "stop_publishing": (ctypes.c_int,),
-}
+_FUNCTIONS: Functions = {"publish": (ctypes.c_int, ctypes.c_char_p), "stop_publishing": (ctypes.c_int,)}
 
 _plug: Plug | None = None  # which knows the functions
 _published_json: Any = None

@@ -185,12 +185,9 @@ void write_cudnn_use(JsonWriter& json) {
     json.value(nullptr);
     return;
   }
-  json.begin_object()
-      .member("version", use().version.load(std::memory_order_relaxed))
-      .member("executions", executions)
-      .member("planned", use().unplanned.load(std::memory_order_relaxed) == 0)
-      .member("largest_workspace_bytes", use().largest_workspace_bytes.load(std::memory_order_relaxed))
-      .end_object();
+  json.begin_object().member("version", use().version.load(std::memory_order_relaxed)).member("executions", executions);
+  json.member("planned", use().unplanned.load(std::memory_order_relaxed) == 0);
+  json.member("largest_workspace_bytes", use().largest_workspace_bytes.load(std::memory_order_relaxed)).end_object();
 }
 
 }  // namespace cachalot::simulator
