@@ -83,7 +83,7 @@ class AllocationSite:
 class Suspect:
     """An object that keeps blocks of a site alive, found by following references."""
 
-    kind: str  # container, variable, graph, cache, exception, hook, closure, gradient, context, cycle or unknown
+    kind: str  # container, variable, graph, cache, exception, hook, closure, generator, gradient, context, cycle or unknown
     name: str  # "history", say: how the program reaches it; "" where no name leads there
     blocks: int  # of the site's that it was seen to keep
     text: str  # the finding and what to do, in a sentence or two

@@ -14,14 +14,16 @@ it is not shown by its repr.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import inspect
 import os
 import re
 import sys
+import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ._leaks import Suspect, shown
@@ -32,9 +34,11 @@ _MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
 
-_MEMBER = re.compile(r"\._(?:parameters|buffers|modules)\['(\w+)'\]")  # of a module, which shows them as attributes
+# Of a module, which shows them as attributes, or of a thread's part of a threading.local.
+_MEMBER = re.compile(r"(?:\._(?:parameters|buffers|modules)|<thread>\[ReferenceType\])\['(\w+)'\]")
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # Their methods, for objects whose class may have others.
 _DICT: type[dict[Any, Any]] = dict
 _LIST: type[list[Any]] = list
@@ -114,8 +118,8 @@ class _Search:
             if not name.reached.isdisjoint(rest):
                 suspects[name.key] = _suspect(name, None, len(name.reached & rest))
         found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
-        if found and 2 * sum(suspect.blocks for suspect in found) < len(addresses):
-            return [_unknown(found[0], len(addresses))]
+        if (found or _autocast_caches()) and 2 * sum(suspect.blocks for suspect in found) < len(addresses):
+            return [_unknown(found[0].blocks if found else 0, len(addresses))]
         return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
@@ -158,7 +162,11 @@ class _Search:
         if not ascent.frontier and not names and ascent.met_again:
             reached = set[int]().union(*(node.reached for node in tensors))
             names.append(_cycle(ascent.met_again, reached))
-        return _merged(names)
+        merged = _merged(names)
+        if merged and len(merged[0].reached) < _LEAST_SHARE * len(tensors):  # linked objects, each with few
+            names = [_Name(name.kind, name.name, name.place, name.top, name.reached) for name in merged]
+            merged = _merged(names, by=lambda name: (name.kind, name.name, name.place))
+        return merged
 
     def _finish(self, node: _Node, names: list[_Name]) -> bool:
         """Whether the way up ends here; if so, at a name, which is added."""
@@ -211,8 +219,9 @@ class _Ascent:
             if _is_ours(referrer):
                 continue
             children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
-            if children:
-                found.append(self._node(referrer, children))
+            is_module = _is(referrer, dict) and _module_of(referrer) is not None  # each of its variables is a name
+            parts = [[child] for child in children] if is_module else [children]
+            found += [self._node(referrer, part) for part in parts if part]
         self.frontier = [node for node in found if node.reached]
         self._nodes += self.frontier
 
@@ -234,11 +243,11 @@ def _is_ours(referrer: Any) -> bool:
     return _is(referrer, (_Node, _Search, types.ModuleType))
 
 
-def _merged(names: list[_Name]) -> list[_Name]:
+def _merged(names: list[_Name], by: Callable[[_Name], tuple[str, str, str]] = lambda name: name.key) -> list[_Name]:
     """One entry a place, the ones that lead to most first."""
     merged: dict[tuple[str, str, str], _Name] = {}
     for name in names:
-        known = merged.setdefault(name.key, name)
+        known = merged.setdefault(by(name), name)
         if known is not name:
             known.reached = known.reached | name.reached
     return sorted(merged.values(), key=lambda name: -len(name.reached))
@@ -252,13 +261,19 @@ def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
 # --- what is said ------------------------------------------------------------------------------------------------------
 
 
-def _unknown(most: Suspect, blocks: int) -> Suspect:
+def _unknown(most: int, blocks: int) -> Suspect:
     """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
-    text = (
-        f"no object is known that keeps most of these {blocks} blocks (of those found, one keeps {most.blocks}): they are kept "
-        "by C++, as an autograd graph whose end no name reaches, or by an object that the garbage collector does not know"
-    )
-    return Suspect("unknown", "", most.blocks, text)
+    kept = "in an autograd graph whose end no name reaches, say, or an object does that the garbage collector does not know"
+    if _autocast_caches():
+        kept = "perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it in each iteration"
+    text = f"no object is known that keeps most of these {blocks} blocks (of those found, one keeps {most}): C++ keeps them"
+    return Suspect("unknown", "", most, f"{text}, {kept}")
+
+
+def _autocast_caches() -> bool:
+    import torch
+
+    return torch.is_autocast_enabled() and torch.is_autocast_cache_enabled()
 
 
 def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
@@ -311,10 +326,12 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
         return Suspect(kind, name.name, blocks, text)
     if kind in ("hook", "closure"):
         function = next(_function_name(held) for held in name.passed if _is(held, types.FunctionType))
-        role = "is registered as a hook and" if kind == "hook" else "is a closure that"
-        text = f"the function {function}, reached as {where}, {role} holds {_tensors(count)}. "
-        text += "Remove the hook when it is done, and keep .detach()ed values" if kind == "hook" else "Let go of it"
-        return Suspect(kind, function, blocks, text)
+        role, cure = _HOLDERS["default" if kind == "closure" and _is_default(name.passed) else kind]
+        return Suspect(kind, function, blocks, f"the function {function}, reached as {where}, {role} {_tensors(count)}. {cure}")
+    if kind == "generator":
+        function = next(f"{held.__name__}()" for held in name.passed if _is(held, _GENERATORS))
+        text = f"variables of {function}, which waits (a generator or coroutine), reached as {where}, hold {_tensors(count)}. "
+        return Suspect(kind, function, blocks, text + "Empty them, run it to its end, or close() it")
 
     what = type(holder).__name__
     if _is(holder, _CONTAINERS) or count > 1:
@@ -334,11 +351,25 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
     return Suspect(kind, path, blocks, f"{text}. {advice}")
 
 
+_HOLDERS = {
+    "hook": ("is registered as a hook and holds", "Remove the hook when it is done, and keep .detach()ed values"),
+    "closure": ("is a closure that holds", "Let go of it"),
+    "default": ("has a default argument that holds", "Let None be the default, and make a new value in each call"),
+}
+
+
+def _is_default(passed: list[Any]) -> bool:
+    defaults = [value for held in passed if _is(held, types.FunctionType) for value in (held.__defaults__, held.__kwdefaults__)]
+    return any(value is held for held in passed for value in defaults if value is not None)
+
+
 def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
     if name.kind in ("cycle", "gradient", "cache", "exception", "context"):
         return name.kind
     if any(_is(held, types.FunctionType) for held in name.passed):
         return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
+    if any(_is(held, _GENERATORS) for held in name.passed):
+        return "generator"
     if _is(holder, _CONTAINERS) or len(name.reached) > 1:
         return "container"
     return "graph" if by_graph else "variable"
@@ -347,8 +378,8 @@ def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
 def _hooked(name: _Name, path: str) -> str:
     """What the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else ""."""
     objects = name.passed
-    if len(objects) < 2 or not _is(objects[-1], dict):
-        return ""
+    if len(objects) < 2 or not _is(objects[-1], dict):  # the hooks of all modules are a global
+        return path if path.endswith("_hooks") and _is(objects[-1], dict) else ""
     above = objects[-2]
     if _is_tensor(above):
         of_tensor = (_attribute(above, "_backward_hooks"), _attribute(above, "_post_accumulate_grad_hooks"))
@@ -375,6 +406,8 @@ def _label(above: Any, below: Any) -> str:
         return f".{key}" if owner_is_object else f"[{_short(key)}]"
     if _is(below, types.CellType):  # in a closure
         return ""
+    if _is(above, threading.local) and _is(below, dict):
+        return "<thread>"
     if _is(above, (list, tuple)):
         items = _LIST.__iter__(above) if _is(above, list) else _TUPLE.__iter__(above)
         return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
@@ -485,6 +518,10 @@ def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
 
 
 def _addresses_saved_by(function: Any) -> Iterator[int]:
+    import torch
+
+    attributes = _instance_attributes(function) if _is(function, torch._C._FunctionBase) else None
+    yield from (address for _, tensor in _items(attributes or {}) if _is_tensor(tensor) and (address := _cuda_address(tensor)))
     for attribute in _saved_attributes(function.__class__):
         try:
             value: Any = getattr(function, attribute)
@@ -503,6 +540,8 @@ def _saved_attributes(function_type: type) -> tuple[str, ...]:
 def _local_names() -> dict[int, list[tuple[str, str]]]:
     """The objects to which running functions' variables refer, by id: name and place. Nothing is held."""
     names: dict[int, list[tuple[str, str]]] = {}
+    for variable, value in contextvars.copy_context().items():
+        names.setdefault(id(value), []).append((variable.name, "a context variable"))
     walked: types.FrameType | None
     for walked in sys._current_frames().values():
         while walked is not None:
@@ -559,7 +598,8 @@ def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
 
 def _is_instance_dict(mapping: dict[Any, Any]) -> bool:
     return any(
-        not _is(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping
+        _is(owner, type)
+        or (not _is(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping)
         for owner in gc.get_referrers(mapping)
     )
 

@@ -231,7 +231,8 @@ logger.info("loss %s", loss)
 ...
 handler.buffer.clear()
 """)
-leaks("calls of a mock", "main", "container writer._mock_mock_calls", "Empty it", """
+# Two lists of the mock's have all calls: either is right.
+leaks("calls of a mock", "main", "container", "`writer._mock_", """
 writer = unittest.mock.Mock()
 ...
 writer(block())  # leaks
@@ -445,13 +446,13 @@ w = weight()
 ...
 w.register_post_accumulate_grad_hook(lambda parameter, old=block(): None)  # leaks
 """)
-leaks("hooks of all modules", "main", "hook", "remove() of its handle", """
-handles = []
+leaks("hooks of all modules", "main", "hook _global_forward_hooks", "remove() of its handle", """
+from torch.nn.modules import module
 ...
 scale = block()  # leaks
-torch.nn.modules.module.register_module_forward_hook(lambda module, x, y, scale=scale: None)
+module.register_module_forward_hook(lambda module, x, y, scale=scale: None)
 ...
-torch.nn.modules.module._global_forward_hooks.clear()
+module._global_forward_hooks.clear()
 """)
 leaks("a backward hook that collects", "main", "container gradients", "keep what is needed on the host", """
 gradients = []
@@ -481,7 +482,7 @@ encoder = Encoder()
 ...
 encoder.positions(i)
 """)
-leaks("a default argument", "main", "closure", "default argument", """
+leaks("an argument's default", "main", "closure", "has a default argument that holds", """
 def collect(x, kept=[]):
     kept.append(x)
 ...
@@ -531,7 +532,8 @@ sink.send(block())  # leaks
 leaks("an iterator that tee keeps items for", "main", "container second", "Empty it", """
 first, second = itertools.tee(block() for _ in itertools.count())  # leaks
 ...
-next(first)
+for _ in range(10):  # in all more than fit into the first of tee's pieces, which both iterators know
+    next(first)
 """)
 leaks("exceptions that are kept", "main", "exception ValueError", "clear_frames", """
 def train():
@@ -634,7 +636,7 @@ averages = []
 ...
 averages.append(copy.deepcopy(model))  # leaks
 """)
-leaks("layers that are added", "class", "container self.layers", "Empty it", """
+leaks("layers that are added", "class", "container self.layers._modules", "Empty it", """
 self.layers = nn.ModuleList()
 ...
 self.layers.append(nn.Linear(64, 64, device="cuda"))  # leaks
@@ -649,13 +651,14 @@ cache = types.SimpleNamespace(keys=block()[None])
 ...
 cache.keys = torch.cat([cache.keys, block()[None]])  # leaks
 """)
-leaks("casts of new weights under autocast", "main", "unknown", "autocast", """
+# The cache belongs to C++, which does not show it: nobody is named, but the block that lets it live is.
+leaks("casts of new weights", "main", "unknown", "torch.autocast", """
 x = torch.ones(64, 64, device="cuda")
 autocast = torch.autocast("cuda", torch.bfloat16)
 autocast.__enter__()
 weights = collections.deque(maxlen=2)
 ...
-weights.append(torch.ones(64, 64, device="cuda", requires_grad=True))
+weights.append(torch.ones(64, 64, device="cuda", requires_grad=True))  # leaks
 F.linear(x, weights[-1])  # leaks
 ...
 autocast.__exit__(None, None, None)
@@ -678,10 +681,10 @@ window.append(block())
 """)
 silent("a cache that is full", "module", """
 @functools.lru_cache(maxsize=4)
-def mask(length):
-    return torch.ones(length, 1000, device="cuda")
+def mask(step):
+    return torch.ones(64, 1000, device="cuda").roll(step)
 ...
-mask(50 + i)
+mask(i)
 """)
 silent("a dictionary by few shapes", "class", """
 self.masks = {}
@@ -957,7 +960,7 @@ def _said(leak):
     suspects = [dataclasses.asdict(suspect) for suspect in leak.suspects]
     frame = leak.frame
     source = "" if frame is None else frame.source if frame.is_script else frame.function
-    return {"source": source, "suspects": suspects, "text": str(leak)}
+    return {"source": source, "slope": leak.bytes_per_iteration, "suspects": suspects, "text": str(leak)}
 
 
 def answer_for(row):
@@ -992,7 +995,8 @@ def _run(row, module, iterations):
 def _program(shape, before, each, iterations, after):
     head = f"for i in range({iterations}):"
     if shape == "loader":
-        head = f"for i, batch in enumerate(DataLoader(torch.ones({64 * iterations}, 64), batch_size=64)):\n    batch = batch.cuda()"
+        data = f"torch.ones({64 * iterations}, 64)"
+        head = f"for i, batch in enumerate(DataLoader({data}, batch_size=64)):\n    batch = batch.cuda()"
     body = f"{before}\n{head}\n{_indented(each)}\n    step()\n{after}\n"
     if shape == "class":
         return f"class Program:\n    def run(self):\n{_indented(_indented(body))}\nProgram().run()\n"
@@ -1015,4 +1019,4 @@ def main(names):
     with contextlib.redirect_stderr(sys.stdout):
         for row in TABLE:
             if row.name in names:
-                print(json.dumps([row.name, answer_for(row)]), flush=True)
+                print(json.dumps([row.name, answer_for(row)]))

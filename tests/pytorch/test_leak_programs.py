@@ -43,8 +43,9 @@ def test_a_leak_is_named_with_its_line_object_and_cure(answers, row):
     texts = "\n".join([row.name, *(leak["text"] for leak in said)])
     assert said, texts
     where = row.operation or "# leaks"
-    assert where in said[0]["source"], f"{texts}\nthe steepest is not at {where}"
-    suspect = next(iter(said[0]["suspects"]), {"kind": "", "name": "", "text": ""})
+    leak = next((leak for leak in said if where in leak["source"]), said[0])
+    assert where in leak["source"] and leak["slope"] == said[0]["slope"], f"{texts}\nthe steepest is not at {where}"
+    suspect = next(iter(leak["suspects"]), {"kind": "", "name": "", "text": ""})
     kind, _, name = row.suspect.partition(" ")
     assert suspect["kind"] == kind, texts
     assert not name or suspect["name"] == name, texts
