@@ -263,9 +263,9 @@ def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
 
 def _unknown(most: int, blocks: int) -> Suspect:
     """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
-    kept = "in an autograd graph whose end no name reaches, say, or an object does that the garbage collector does not know"
+    kept = "as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
     if _autocast_caches():
-        kept = "perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it in each iteration"
+        kept = "perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it each iteration"
     text = f"no object is known that keeps most of these {blocks} blocks (of those found, one keeps {most}): C++ keeps them"
     return Suspect("unknown", "", most, f"{text}, {kept}")
 

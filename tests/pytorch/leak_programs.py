@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import json
 import linecache
+import os
 import sys
 import textwrap
 import traceback
@@ -1014,8 +1015,9 @@ def _execute(name, text, module):
     exec(compile(text, file, "exec"), vars(module))
 
 
-def main(names):
-    """Prints a line of JSON for each program of these names."""
+def main():
+    """Prints a line of JSON for each program whose name the variable LEAK_PROGRAMS has as a line."""
+    names = os.environ["LEAK_PROGRAMS"].splitlines()
     with contextlib.redirect_stderr(sys.stdout):
         for row in TABLE:
             if row.name in names:

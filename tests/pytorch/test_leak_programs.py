@@ -22,8 +22,8 @@ def answers(request):
     """By name, what was said of the programs that were selected."""
     tests = (item for item in request.session.items if item.path == request.path and hasattr(item, "callspec"))
     names = [item.callspec.params["row"].name for item in tests]
-    code = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport leak_programs\nleak_programs.main({names})\n"
-    lines = succeeds(run_python(code)).splitlines()
+    code = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport leak_programs\nleak_programs.main()\n"
+    lines = succeeds(run_python(code, timeout=600, LEAK_PROGRAMS="\n".join(names))).splitlines()
     return dict(json.loads(line) for line in lines if line.startswith("["))
 
 
