@@ -145,6 +145,7 @@ def _tag_rows(facts: Facts) -> list[str]:
 _WHY = {
     "fragmentation": "no piece is large enough",
     "small": "the other size class: each serves requests of its own",
+    "idle": "nothing is live there, but it is given back only with the pool",
     "stream": "serves that stream alone",
     "graph": "replays of its graphs may use it",
     "pool": "serves only allocations within use_mem_pool",

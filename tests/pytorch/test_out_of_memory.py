@@ -107,6 +107,21 @@ fails(4000)
     names(reported(code), "private pool", "use_on_oom=True")
 
 
+@segments_only
+@not_plug
+def test_a_segment_in_which_nothing_lives_is_no_fragmentation_of_its_pool():
+    code = """
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    large = block(5000)
+    del large
+    fails(7000)
+"""
+    lines = reported(code)
+    names(lines, "private pool", "CACHALOT_CONF=heap:pages")
+    assert "in whole segments of MemPool" in value_of(lines, "cause")
+
+
 def test_a_graph_pool_that_holds_the_cache_is_named():
     code = """
 graph = torch.cuda.CUDAGraph()

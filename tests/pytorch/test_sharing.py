@@ -250,8 +250,10 @@ def test_the_pool_of_heap_async_is_opened_to_a_gpu_that_uses_it():
         return flags.value != 0
     first = torch.arange(16, dtype=torch.uint8, device="cuda:0")
     assert not may_use_pool(1, 0) and not may_use_pool(0, 1)
-    assert torch.equal(first.to("cuda:1").cpu(), first.cpu())
+    second = first.to("cuda:1")                              # enables access one way
+    print(may_use_pool(1, 0), may_use_pool(0, 1))
+    assert torch.equal(second.to("cuda:0").cpu(), first.cpu())
     print(may_use_pool(1, 0), may_use_pool(0, 1))
     """
-    assert succeeds(run_python(code, CACHALOT_CONF="heap:async")) == "True True\n"
+    assert succeeds(run_python(code, CACHALOT_CONF="heap:async")) == "False True\nTrue True\n"
 

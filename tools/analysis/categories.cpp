@@ -20,7 +20,7 @@ using RulesJson = nlohmann::json;
 using Means = CategoryRule::Means;
 
 constexpr std::string_view kBuiltIn =
-#include "tools/category_rules.inc"  // made of tools/analysis/category_rules.json
+#include <tools/category_rules.inc>  // made of tools/analysis/category_rules.json
     ;
 
 constexpr std::array<std::string_view, kCategoryCount> kNames = {"parameters",    "gradients",   "optimizer state",
