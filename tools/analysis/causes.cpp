@@ -431,6 +431,12 @@ class RemedySearch {
     return std::move(start->trace);
   }
 
+  // A changed program would have had other segments, and memory would not have run out where it did.
+  static Trace unrecorded(Trace trace) {
+    trace.segments.clear();
+    return trace;
+  }
+
   Trace trace_as_recorded() const {
     return trace_of(history_, device_, FailedRequests::left_out, start_ ? &*start_ : nullptr);
   }
@@ -440,7 +446,8 @@ class RemedySearch {
   Trace trace_with(Change change) const {
     std::optional<TraceStart> start = start_;
     if (start) std::ranges::for_each(start->events, change);
-    return trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &*start : nullptr);
+    return unrecorded(
+        trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &*start : nullptr));
   }
 
   // Keeps the remedy if its replay shows that it helps.
@@ -497,7 +504,7 @@ class RemedySearch {
     consider({.key = "free_leak",
               .setting = fmt::format("del what {} makes, or keep it on the CPU", sites.text_of(growths.front().place)),
               .text = "each allocation of the lines that grow is freed when the line allocates again"},
-             trace_of(history_, freed), now_);
+             unrecorded(trace_of(history_, freed)), now_);
   }
 
   // The same policy with more memory.
