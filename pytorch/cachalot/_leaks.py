@@ -150,7 +150,7 @@ class LeakReport:
         if self.idle_bytes_per_iteration:
             lines.append(
                 f"+{bytes_text(round(self.idle_bytes_per_iteration))} an iteration of reserved memory that lies idle: "
-                f"{bytes_text(self.idle_bytes)} of {bytes_text(self.reserved_bytes)}. Requests of ever other sizes leave "
+                f"{bytes_text(self.idle_bytes)} of {bytes_text(self.reserved_bytes)}. Requests whose sizes vary leave "
                 "pieces that serve no later one: pad them to a few sizes, or use the page heap (CACHALOT_CONF=heap:pages)"
             )
         return "\n".join(lines)

@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "tests/scale.h"
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/message_report.h"
@@ -374,8 +375,8 @@ std::string mutated(const std::string& text, const std::string& other, std::mt19
 TEST(OomMessages, AreReadOrRefusedWhateverBecameOfThem) {
   std::mt19937 random(20261128);
   std::size_t read = 0;
-  constexpr std::size_t kMutations = 20000;
-  for (std::size_t i = 0; i < kMutations; ++i) {
+  const std::size_t mutations = scaled(20000);
+  for (std::size_t i = 0; i < mutations; ++i) {
     const Row& row = rows()[random() % rows().size()];
     const std::string text = mutated(row.text, rows()[random() % rows().size()].text, random);
     try {
@@ -393,7 +394,7 @@ TEST(OomMessages, AreReadOrRefusedWhateverBecameOfThem) {
       continue;
     }
   }
-  EXPECT_GT(read, kMutations / 2);
+  EXPECT_GT(read, mutations / 2);
 }
 
 }  // namespace
