@@ -134,8 +134,8 @@ class RuleMatcher {
 //   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
 //   setup      still there when a forward pass begins: parameter; otherwise temporary
 //
-// Of what lives at the end of the history, or when memory runs out in a forward pass, the first is taken. A call stack without frames, where others have some, is that of
-// autograd's thread, which runs no Python.
+// Of what lives at the end of the history, or when memory runs out in a forward pass, the first is taken. A call stack without
+// frames, where others have some, is that of autograd's thread, which runs no Python.
 //
 // Not thread-safe: it remembers what the rules say of each call stack. The history and the rules must outlive it.
 class Categorizer {
