@@ -212,7 +212,7 @@ class ReplayWorld {
   const bool check_hazards_;
   std::optional<Options> recorded_policy_;  // of a heap that follows the recording
   std::size_t next_recorded_ = 0;           // index in the trace's segments
-  std::vector<LaunchQueue> queues_;  // by stream
+  std::vector<LaunchQueue> queues_;         // by stream
   int iteration_ = 1;
 };
 
