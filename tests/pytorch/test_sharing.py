@@ -238,7 +238,7 @@ def test_two_gpus_use_each_others_memory():
     assert "cachalot:" not in process.stderr  # no warning
 
 
-@pytest.mark.skipif(MODE == "plug", reason="PyTorch's plug class enables peers by itself")
+@pytest.mark.skipif(MODE in ("plug", "native"), reason="PyTorch's own classes enable peers by themselves")
 def test_the_pool_of_heap_async_is_opened_to_a_gpu_that_uses_it():
     code = """
     import ctypes
