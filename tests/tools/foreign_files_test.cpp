@@ -49,6 +49,11 @@ TEST(ForeignFormats, JsonIsKnownByItsFirstKeys) {
               StartsWith("is a trace of PyTorch's profiler or of Perfetto, not a memory snapshot"));
   EXPECT_THAT(foreign_format(R"({"format":"cachalot history","version":1)", "memory snapshot"),
               StartsWith("is a history that `cachalot convert` wrote for other programs"));
+  for (const std::string report :
+       {R"({"file":"a.pickle","settings":"","devices":[{"device":0,"verdict":{)",
+        R"({"snapshot":"a.pickle","unknown_actions":0)", R"({"file":"a.pickle","device":0,"events":261)",
+        R"({"trace":"a.csv","events":12000)", R"({"a":"1","b":"2","at":"peak","growth_bytes":1)"})
+    EXPECT_THAT(foreign_format(report, "memory snapshot"), StartsWith("is a report of cachalot, as --json prints it"));
 }
 
 // As editors and shells write texts.
