@@ -82,9 +82,8 @@ LibraryUsage remainder(const CachingAllocator& allocator, int device, const std:
 // live allocations; (2) live_bytes is the sum of their blocks; (3) it is counted after an allocation and before a free, so
 // that memory is never counted twice.
 //
-// Counted with atomics, under no lock. Never destroyed: memory is freed at the very end of the process.
-// In a forked child of the process that made the allocator, frees do nothing and are not counted.
-// Thread-safe.
+// Counted with atomics, under no lock. Never destroyed: memory is freed at the very end of the process. In a forked
+// child of the process that made the allocator, frees do nothing and are not counted. Thread-safe.
 class LibraryMemory {
  public:
   // Returns the account of the library, which is made at the first call with its name. Lives as long as the process.

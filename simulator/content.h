@@ -1,8 +1,7 @@
 // What is in the simulated devices' memory: a sparse file without a name, in which a byte's place is its device and its
 // physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that device
-// memory needs no room in the address space, and a bad host pointer gives an error instead of a crash.
-// Another process reads and writes our memory through the file, by /proc/<process>/fd.
-// process_mutex guards it.
+// memory needs no room in the address space, and a bad host pointer gives an error instead of a crash. Another process
+// reads and writes our memory through the file, by /proc/<process>/fd. process_mutex guards it.
 #pragma once
 
 #include <cstddef>

@@ -112,8 +112,7 @@ void SleepingMemory::require_awake(const char* call, const void* start, std::siz
   if (at == asleep_.end() || at->first >= address + bytes) return;
   const std::string text = formatted(
       "{} uses [{:#x}, +{}), but [{:#x}, +{}) is asleep, or was freed: cuMemUnmap took its memory, and only its "
-      "addresses "
-      "are left. Wake it first (restore_physical)",
+      "addresses are left. Wake it first (restore_physical)",
       call, address, bytes, at->first, at->second.bytes);
   if (watch_.is_on())
     watch_.note(text, at->second.stack);

@@ -65,12 +65,11 @@ std::string headings(std::size_t name_width, const Style& style) {
 }
 
 constexpr std::string_view kLegend =
-    "requested: the most memory that the program uses at once. held: the most memory that the allocator takes from the "
-    "GPU; ratio: held / requested. PyTorch: its default policy, which cachalot's heap:segments repeats decision for "
-    "decision. expandable segm.: PyTorch's expandable_segments:True, computed by a model that reaches what PyTorch "
-    "2.11 "
-    "holds on the shipped traces to the byte. page heap: cachalot's heap:pages. host ns per event: cachalot's time for "
-    "one malloc or free with PyTorch's policy and with the page heap.";
+    "requested: the most memory that the program uses at once. held: the most memory that the allocator takes from "
+    "the GPU; ratio: held / requested. PyTorch: its default policy, which cachalot's heap:segments repeats decision "
+    "for decision. expandable segm.: PyTorch's expandable_segments:True, computed by a model that reaches what "
+    "PyTorch 2.11 holds on the shipped traces to the byte. page heap: cachalot's heap:pages. host ns per event: "
+    "cachalot's time for one malloc or free with PyTorch's policy and with the page heap.";
 
 std::string failures_text_of(const Comparison& one) {
   if (one.native.ooms + one.expandable.ooms + one.pages.ooms == 0) return "";

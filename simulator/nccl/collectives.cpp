@@ -393,8 +393,7 @@ class Exchanging {
     const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
     return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
   }
-  // What is not moved is unknown where it would have been received.
-  // With one rank, in place, everything stays as it is.
+  // What is not moved is unknown where it would have been received. With one rank, in place, everything stays as it is.
   void make_unknown(Process& process) const {
     if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
     if (communicator_->size() == 1 && call_.to == call_.from) return;

@@ -46,8 +46,7 @@ std::string too_short_text(const DeviceHistory& device, std::span<const Allocati
   if (older == 0 || made * kFewestPerOlder >= older) return "";
   return fmt::format(
       "No advice: the history has {}, and {} older than it, so that it does not tell how the program came to its "
-      "memory. "
-      "Record from the program's start.",
+      "memory. Record from the program's start.",
       format_count(device.events.size(), "event"), older == 1 ? "1 block is" : fmt::format("{} blocks are", older));
 }
 

@@ -281,21 +281,18 @@ class AdviseCommand : public Command {
         .summary = "Find the allocator settings with which a PyTorch program needs least memory",
         .details =
             "Replays what a program allocated with PyTorch's default policy, with PyTorch's settings and with "
-            "cachalot's "
-            "page heap, and prints one table, the best first, with the smallest GPU that completes and the line to "
-            "set. "
-            "FILE is a memory snapshot with a history, a trace, or another file of allocations. Of several files there "
-            "is "
-            "a line for each, first that with most memory to be saved; a file that cannot be read is a line with the "
-            "error. A PROGRAM is run on a simulated GPU first, as by `cachalot simulate`; its output is not shown.\n\n"
+            "cachalot's page heap, and prints one table, the best first, with the smallest GPU that completes and the "
+            "line to set. FILE is a memory snapshot with a history, a trace, or another file of allocations. Of "
+            "several files there is a line for each, first that with most memory to be saved; a file that cannot be "
+            "read is a line with the error. A PROGRAM is run on a simulated GPU first, as by `cachalot simulate`; its "
+            "output is not shown.\n\n"
             "The policies are replayed at the same time, on all processors. With --sweep there are nearly 400 "
-            "settings. No "
-            "replay is made of a setting that cannot make a difference: max_split_size_mb above the largest segment, "
-            "roundup_power2_divisions that round no request to another size, cross_stream with one stream, and garbage "
-            "collection where held memory stays below its threshold. A replay ends early that holds more than the best "
-            "--top ones.\n\n"
-            "garbage_collection_threshold is played with a memory limit of what PyTorch's default holds. The exit code "
-            "is 0, or 2 after an error, which one line on standard error tells, and if no file can be read.",
+            "settings. No replay is made of a setting that cannot make a difference: max_split_size_mb above the "
+            "largest segment, roundup_power2_divisions that round no request to another size, cross_stream with one "
+            "stream, and garbage collection where held memory stays below its threshold. A replay ends early that "
+            "holds more than the best --top ones.\n\n"
+            "garbage_collection_threshold is played with a memory limit of what PyTorch's default holds. The exit "
+            "code is 0, or 2 after an error, which one line on standard error tells, and if no file can be read.",
         .examples = {{"What should be set after an out-of-memory error?", "cachalot advise oom.pickle"},
                      {"Does a training fit on an l4 with some setting?", "cachalot advise --gpu l4 -- python train.py"},
                      {"The ten best of all settings:", "cachalot advise --sweep trace.csv.gz"},

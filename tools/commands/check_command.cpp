@@ -104,10 +104,8 @@ class CheckCommand : public Command {
         .summary = "Say whether a program's memory keeps limits, by the exit code",
         .details =
             "Prints a line for each limit and device. Fragmentation is the part of the largest reserved memory that "
-            "the "
-            "largest requested memory does not need. The exit code is 0 if all limits are kept, 1 if one is broken, "
-            "and "
-            "2 after an error.\n\n"
+            "the largest requested memory does not need. The exit code is 0 if all limits are kept, 1 if one is "
+            "broken, and 2 after an error.\n\n"
             "With --policy the limits are for a replay under another policy: native (PyTorch's default), expandable "
             "(its expandable segments), pages (cachalot's page heap), or any options of cachalot's allocator.",
         .examples = {{"In CI, after a test has written a snapshot:",

@@ -205,8 +205,7 @@ std::string zsh_completion(const Declarations& declarations) {
       "# zsh completion for cachalot; `cachalot completion zsh` prints this.\n\n"
       "_cachalot_program() {\n"
       "  if ((CURRENT == 1)); then _alternative 'files:script:_files' 'commands:program:_command_names -e'; else "
-      "_normal; "
-      "fi\n"
+      "_normal; fi\n"
       "}\n\n"
       "_cachalot() {\n"
       "  local -a commands=(\n";

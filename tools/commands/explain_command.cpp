@@ -138,14 +138,11 @@ class ExplainCommand : public Command {
         .summary = "Say why GPU memory ran out, or what held it at its peak, and what would help",
         .details =
             "Reads a memory snapshot and reports when memory ran out or peaked, what was live then, what was cached "
-            "and why the "
-            "request could not be served, with at most three remedies. Each remedy is proven by a replay of the "
-            "recorded "
-            "program. PyTorch's error message adds what the snapshot does not tell, and is enough by itself for the "
-            "cause, as far as its figures tell; those of other libraries are read, too.\n\n"
-            "A pickle is read as plain data: nothing in it is executed. The exit code is 0, or 2 after an error, which "
-            "one line "
-            "on standard error tells.",
+            "and why the request could not be served, with at most three remedies. Each remedy is proven by a replay "
+            "of the recorded program. PyTorch's error message adds what the snapshot does not tell, and is enough by "
+            "itself for the cause, as far as its figures tell; those of other libraries are read, too.\n\n"
+            "A pickle is read as plain data: nothing in it is executed. The exit code is 0, or 2 after an error, "
+            "which one line on standard error tells.",
         .examples = {
             {"In the program: torch.cuda.memory._dump_snapshot(\"oom.pickle\"); then:", "cachalot explain oom.pickle"},
             {"With the program's traceback, which names other processes:",

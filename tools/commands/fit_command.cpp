@@ -133,8 +133,7 @@ std::string legend(const FitReport& report) {
   const Vary& last = report.vary.back();
   std::string text = fmt::format(
       "The largest {0} of {1} that fits; -: none; +: all. A program that fits with some {0} is assumed to fit with "
-      "every "
-      "smaller one. {2} runs.",
+      "every smaller one. {2} runs.",
       last.name, values_text(last), with_commas(report.runs));
   if (const std::string names = names_of_ranges(report); !names.empty()) {
     text += fmt::format(" The same is assumed of {}: the rows are those above which, with one policy, {} is smaller.",
@@ -224,8 +223,7 @@ class FitCommand : public Command {
 
   int run(const Styles& styles) override {
     CACHALOT_REQUIRE(!program_.empty(),
-                     "no program was given; an example: cachalot fit --vary batch=1..256 train.py "
-                     "--batch {{batch}}");
+                     "no program was given; an example: cachalot fit --vary batch=1..256 train.py --batch {{batch}}");
     FitOptions options;
     options.run = simulation_options(run_);
     options.cards = cards_of(cards_, {});

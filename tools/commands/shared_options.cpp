@@ -92,13 +92,11 @@ std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise, std::str
 
 void declare_cards(CLI::App& app, CardOptions& options) {
   app.add_option("--gpu", options.gpus,
-                 "A GPU to answer for (default: all that `cachalot gpus` lists); may be given several "
-                 "times")
+                 "A GPU to answer for (default: all that `cachalot gpus` lists); may be given several times")
       ->type_name("GPU")
       ->allow_extra_args(false);
   app.add_option("--memory", options.memory,
-                 "A GPU like an h100 with so much memory instead, such as 24GiB; may be given "
-                 "several times")
+                 "A GPU like an h100 with so much memory instead, such as 24GiB; may be given several times")
       ->type_name("SIZE")
       ->allow_extra_args(false);
 }

@@ -24,9 +24,8 @@ class SnapshotCommand : public Command {
         .summary = "Say what holds the GPU memory in a memory snapshot of PyTorch or cachalot",
         .details =
             "Reports for each device the reserved, allocated, requested and free memory and its fragmentation, the "
-            "same "
-            "for each pool and stream, and the lines of the program that hold most memory. Lines are known where the "
-            "program called torch.cuda.memory._record_memory_history() before it allocated.\n\n"
+            "same for each pool and stream, and the lines of the program that hold most memory. Lines are known where "
+            "the program called torch.cuda.memory._record_memory_history() before it allocated.\n\n"
             "A pickle is read as plain data: nothing in it is executed, and a file that asks for that is refused. The "
             "exit code is 0, or 2 after an error, which one line on standard error tells.",
         .examples = {

@@ -480,8 +480,7 @@ class TopCommand : public Command {
     app.add_option("--prometheus-port", port_, "Serve http://ADDRESS:PORT/metrics for Prometheus; 0: any free port")
         ->type_name("PORT");
     app.add_option("--prometheus-address", options_.address,
-                   "The address to serve at; others than this machine reach it "
-                   "if it is 0.0.0.0")
+                   "The address to serve at; others than this machine reach it if it is 0.0.0.0")
         ->type_name("ADDRESS")
         ->capture_default_str();
     app.add_option("--directory", options_.directory,

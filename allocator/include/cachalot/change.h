@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 
 #include "cachalot/device.h"
@@ -63,35 +64,14 @@ struct Change {
 
 /// Returns the name of the action: "alloc", "free_requested", ...
 constexpr const char* to_string(Change::Action action) {
-  switch (action) {
-    case Change::Action::alloc:
-      return "alloc";
-    case Change::Action::free_requested:
-      return "free_requested";
-    case Change::Action::free_completed:
-      return "free_completed";
-    case Change::Action::segment_alloc:
-      return "segment_alloc";
-    case Change::Action::segment_free:
-      return "segment_free";
-    case Change::Action::segment_map:
-      return "segment_map";
-    case Change::Action::segment_unmap:
-      return "segment_unmap";
-    case Change::Action::snapshot:
-      return "snapshot";
-    case Change::Action::oom:
-      return "oom";
-    case Change::Action::synchronize:
-      return "synchronize";
-    case Change::Action::retry:
-      return "retry";
-    case Change::Action::empty_cache:
-      return "empty_cache";
-    case Change::Action::annotate:
-      return "annotate";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {
+      "alloc",       "free_requested", "free_completed", "segment_alloc", "segment_free",
+      "segment_map", "segment_unmap",  "snapshot",       "oom",           "synchronize",
+      "retry",       "empty_cache",    "annotate",       "unknown"};  // in the order of Action
+  const auto number = static_cast<std::size_t>(action);
+  return kNames[number <= static_cast<std::size_t>(Change::Action::annotate)
+                    ? number
+                    : std::size(kNames) - 1];
 }
 
 /// A ChangeTracker is called for every change with the device's lock held. It must be fast and must
