@@ -161,6 +161,85 @@ TEST(Categories, StacksWithoutFramesAreThoseOfAutogradsThread) {
   EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "activations", "gradients"}));
 }
 
+// What a program computes by itself: input before the forward pass, the loss between it and the backward pass.
+TEST(Categories, TheLossIsComputedBetweenThePasses) {
+  HistoryBuilder train;
+  const StackId own = train.stack({{"/app/train.py", "<module>"}});
+  const StackId forward = train.stack({{"/app/model.py", "forward"}, {"/app/train.py", "<module>"}});
+  train.alloc(0x1000, kBlock, own);  // input
+  train.alloc(0x2000, kBlock, forward);
+  train.free(0x1000, kBlock);
+  train.alloc(0x3000, kBlock, own);  // loss
+  train.free(0x3000, kBlock);
+  train.alloc(0x4000, kBlock, train.stack({{"", "torch::autograd::Engine::thread_main()"}}));
+  EXPECT_EQ(names(train), (std::vector<std::string>{"unknown", "activations", "temporaries", "gradients"}));
+}
+
+TEST(Categories, ABackwardPassInsideACheckpointMakesGradients) {
+  HistoryBuilder train;
+  const HistoryBuilder::Call engine{"", "torch::autograd::Engine::thread_main()"};
+  const HistoryBuilder::Call checkpoint{"/lib/torch/utils/checkpoint.py", "backward"};
+  train.alloc(0x1000, kBlock, train.stack({{"/app/model.py", "forward"}, checkpoint, engine}));
+  train.alloc(0x2000, kBlock, train.stack({engine, checkpoint, engine}));
+  EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "gradients"}));
+}
+
+// A gradient penalty: the first backward pass saves what the second one needs; only a later step frees gradients.
+TEST(Categories, ABackwardPassMaySaveForTheNextOne) {
+  HistoryBuilder train;
+  const StackId own = train.stack({{"/app/train.py", "<module>"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});
+  train.alloc(0x1000, kBlock, backward);
+  train.alloc(0x2000, kBlock, backward);
+  train.alloc(0x3000, kBlock, own);  // the penalty
+  train.alloc(0x4000, kBlock, backward);
+  train.free(0x1000, kBlock);
+  train.alloc(0x5000, kBlock, train.stack({{"/lib/torch/optim/adam.py", "step"}}));
+  train.free(0x2000, kBlock);
+  EXPECT_EQ(names(train)[0], "activations");
+  EXPECT_EQ(names(train)[1], "gradients");
+}
+
+// Two more passes, which the program's own requests for input part: where stacks show PyTorch's C++, none of these is autograd's.
+TEST(Categories, ResultsOfInferenceThatStayAreKept) {
+  HistoryBuilder inference;
+  const StackId input = inference.stack({{"", "at::empty"}, {"/app/infer.py", "<module>"}});
+  const StackId forward =
+      inference.stack({{"", "at::empty"}, {"/app/model.py", "forward"}, {"/app/infer.py", "<module>"}});
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    inference.alloc(0x100000 + 0x1000 * i, kBlock, input);
+    inference.alloc(0x200000 + 0x1000 * i, kBlock, forward);
+    inference.alloc(0x3000, kBlock, forward);
+    inference.free(0x3000, kBlock);
+  }
+  const std::vector<std::string> told = names(inference);
+  EXPECT_EQ(told[1], "kept");
+  EXPECT_EQ(told[2], "temporaries");
+}
+
+TEST(Categories, FullyShardedGradientsAreWhatReductionsLeave) {
+  HistoryBuilder train;
+  const std::string fsdp = "/lib/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py";
+  const StackId reduction = train.stack({{fsdp, "allocate"}, {fsdp, "foreach_reduce"}});
+  train.alloc(0x1000, kBlock, reduction);
+  train.alloc(0x2000, kBlock, reduction);
+  train.free(0x1000, kBlock);
+  train.alloc(0x3000, kBlock, train.stack({{fsdp, "all_gather"}}));
+  train.alloc(0x4000, kBlock, train.stack({{"/lib/torch/optim/adam.py", "step"}}));
+  EXPECT_EQ(names(train), (std::vector<std::string>{"communication", "gradients", "communication", "optimizer state"}));
+}
+
+// Weights without a module, and a function whose name only sounds like a pass.
+TEST(Categories, SizesOfGradientsTellWeightsWithoutModules) {
+  HistoryBuilder train;
+  const StackId own = train.stack({{"", "at::randn"}, {"/app/train.py", "train_backward"}});
+  train.alloc(0x1000, 4 * kBlock, own);
+  train.alloc(0x2000, kBlock, own);  // input
+  train.alloc(0x3000, 4 * kBlock, train.stack({{"", "torch::autograd::Engine::thread_main()"}}));
+  train.alloc(0x4000, 2 * kBlock, own);  // the update
+  EXPECT_EQ(names(train), (std::vector<std::string>{"parameters", "unknown", "gradients", "unknown"}));
+}
+
 // .cuda(), .half() and the like call a lambda of torch/nn/modules/module.py for each parameter.
 TEST(Categories, WhatMovesAModuleMakesParameters) {
   HistoryBuilder train;

@@ -27,7 +27,8 @@ constexpr std::array<std::string_view, kCategoryCount> kNames = {"parameters",  
                                                                  "activations",   "temporaries", "kept",
                                                                  "communication", "caches",      "unknown"};
 constexpr std::array kPhases = {std::pair{"setup", Means::setup}, std::pair{"forward", Means::forward},
-                                std::pair{"backward", Means::backward}, std::pair{"optimizer", Means::optimizer}};
+                                std::pair{"backward", Means::backward}, std::pair{"optimizer", Means::optimizer},
+                                std::pair{"reduction", Means::reduction}};
 
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
 constexpr std::size_t kMostRules = 1000;
@@ -129,31 +130,6 @@ class RulesReader {
   std::size_t number_ = 0;
 };
 
-void add_built_in(CategoryRules& rules) { RulesReader(rules, "built-in rules").read(kBuiltIn); }
-
-CategoryRules without_rules() { return {.names = {kNames.begin(), kNames.end()}, .rules = {}}; }
-
-}  // namespace
-
-CategoryRules built_in_rules() {
-  CategoryRules rules = without_rules();
-  add_built_in(rules);
-  return rules;
-}
-
-CategoryRules rules_with(InputFile file) {
-  CategoryRules rules = without_rules();
-  std::string text(kLargestFile + 1, '\0');
-  text.resize(file.read(text.data(), text.size()));
-  CACHALOT_REQUIRE(text.size() <= kLargestFile, "{}: rules have more than {} bytes", file.path(), kLargestFile);
-  CACHALOT_REQUIRE(file.trouble().empty(), "{}: {}", file.path(), file.trouble());
-  RulesReader(rules, file.path()).read(text);
-  add_built_in(rules);
-  return rules;
-}
-
-namespace {
-
 constexpr std::size_t kMostOfAText = 500;  // that a regular expression is searched in
 
 #ifdef __GLIBCXX__
@@ -176,7 +152,27 @@ bool any_matches(const std::vector<std::string>& globs, std::string_view text) {
   return std::ranges::any_of(globs, [&](const std::string& glob) { return matches_glob(glob, text); });
 }
 
+CategoryRules without_rules() { return {.names = {kNames.begin(), kNames.end()}, .rules = {}}; }
+void add_built_in(CategoryRules& rules) { RulesReader(rules, "built-in rules").read(kBuiltIn); }
+
 }  // namespace
+
+CategoryRules built_in_rules() {
+  CategoryRules rules = without_rules();
+  add_built_in(rules);
+  return rules;
+}
+
+CategoryRules rules_with(InputFile file) {
+  CategoryRules rules = without_rules();
+  std::string text(kLargestFile + 1, '\0');
+  text.resize(file.read(text.data(), text.size()));
+  CACHALOT_REQUIRE(text.size() <= kLargestFile, "{}: rules have more than {} bytes", file.path(), kLargestFile);
+  CACHALOT_REQUIRE(file.trouble().empty(), "{}: {}", file.path(), file.trouble());
+  RulesReader(rules, file.path()).read(text);
+  add_built_in(rules);
+  return rules;
+}
 
 RuleMatcher::RuleMatcher(const History& history, const CategoryRules& rules)
     : history_(history),
@@ -218,8 +214,11 @@ int RuleMatcher::search_stack(StackId stack) {
   int anywhere = kNone;
   for (const FrameId frame : history_.stacks[stack]) {  // the newest call first
     const Found found = of_frame(frame);
+    const bool is_nested =
+        first != kNone && rule(first)->means == Means::backward;  // a backward pass in a checkpoint's
     if (first == kNone) first = found.otherwise;
-    if (found.anywhere != kNone && (anywhere == kNone || found.anywhere < anywhere)) anywhere = found.anywhere;
+    if (found.anywhere == kNone || (is_nested && rule(found.anywhere)->regex.empty())) continue;
+    if (anywhere == kNone || found.anywhere < anywhere) anywhere = found.anywhere;
   }
   return anywhere != kNone ? anywhere : first;
 }
@@ -272,6 +271,7 @@ using NumbersBySize = std::map<std::uint64_t, std::vector<std::size_t>>;  // of 
 // The moment when gradients hold most for the first time, and how many of each size there are then.
 struct Gradients {
   std::uint32_t event = 0;
+  std::uint32_t first = 0;  // when the first of all was made
   CountBySize counts;
 };
 
@@ -285,6 +285,7 @@ Gradients gradients_of(std::span<const Allocation> allocations, std::span<const 
   }
   std::ranges::sort(changes);  // in one event, what ends comes first
   Gradients gradients;
+  if (!changes.empty()) gradients.first = changes.front().first;
   std::int64_t now = 0;
   std::int64_t most = 0;
   for (const auto& [event, change] : changes) {
@@ -320,8 +321,8 @@ void match(const CountBySize& gradients, NumbersBySize& unnamed, std::size_t at_
   }
 }
 
-// Finds the parameters and the optimizer's state among the unknown allocations from before, and changes their categories. A
-// gradient is as large as its parameter, and an optimizer keeps as much once more (a momentum) or twice (Adam): where, when the
+// Finds the parameters among the unknown allocations from before the first backward pass, and the optimizer's state among those
+// from before the recording, and changes their categories. A gradient is as large as its parameter, and an optimizer keeps as much once more (a momentum) or twice (Adam): where, when the
 // gradients of a step are complete, nearly all of them find an allocation of their size, these are the parameters; where nearly
 // all find another one, the others are the state. Of allocations of one size, those that are never freed are taken first, by
 // address: which of them are the parameters is not known, but how much all of them are is.
@@ -329,10 +330,11 @@ void name_what_was_before(std::span<const Allocation> allocations, std::vector<C
   if (std::ranges::find(categories, Category::parameters) != categories.end()) return;
   const Gradients gradients = gradients_of(allocations, categories);
   if (gradients.counts.empty()) return;
+  const auto was_before = [&](std::size_t i) { return allocations[i].begin == Allocation::kBefore; };
   NumbersBySize unnamed;
   for (std::size_t i = allocations.size(); i-- > 0;) {
     const Allocation& one = allocations[i];
-    const bool lives = one.begin == Allocation::kBefore && one.end > gradients.event;
+    const bool lives = (was_before(i) || one.begin < gradients.first) && one.end > gradients.event;
     if (lives && categories[i] == Category::unknown) unnamed[one.bytes].push_back(i);
   }
   for (auto& [bytes, numbers] : unnamed) {  // an optimizer may make its state anew in each step, but not the parameters
@@ -340,6 +342,7 @@ void name_what_was_before(std::span<const Allocation> allocations, std::vector<C
                           [&](std::size_t i) { return allocations[i].end != Allocation::kNever; });
   }
   match(gradients.counts, unnamed, 1, Category::parameters, categories);
+  for (auto& [bytes, numbers] : unnamed) std::erase_if(numbers, std::not_fn(was_before));
   match(gradients.counts, unnamed, 2, Category::optimizer_state, categories);
 }
 
@@ -347,11 +350,15 @@ using Means = CategoryRule::Means;
 
 constexpr std::uint32_t kNoEvent = std::numeric_limits<std::uint32_t>::max();
 
-// When the phases of a program began. A run is events in a row that the same phase made.
+// When the phases of a program began. A run is events in a row that the same phase made, or none (Means::category).
 class Phases {
  public:
+  // `sees_others`: an event of no phase ends a run. Otherwise it may be one of a backward pass.
+  explicit Phases(bool sees_others) : sees_others_(sees_others) {}
+
   void add(std::uint32_t event, Means phase) {
-    if (phase == last_) return;
+    if (runs_.empty() || runs_.back().phase != phase) runs_.push_back({event, phase});
+    if (phase == last_ || (phase == Means::category && !sees_others_)) return;
     last_ = phase;
     begins_.push_back(event);
     begins_of_[static_cast<std::size_t>(phase)].push_back(event);
@@ -359,6 +366,17 @@ class Phases {
 
   void add_failure(std::uint32_t event) { failures_.push_back(event); }
 
+  // Returns the phase that the newest allocation before the event, or with it, was made in.
+  Means at(std::uint32_t event) const {
+    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
+    return next == runs_.begin() || event == kNoEvent ? Means::category : std::prev(next)->phase;
+  }
+  // Returns whether the event lies between a forward pass and its backward pass, where programs compute the loss.
+  bool is_between_passes(std::uint32_t event) const {
+    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
+    return next - runs_.begin() >= 2 && next != runs_.end() && next->phase == Means::backward &&
+           std::prev(next, 2)->phase == Means::forward;
+  }
   // Returns the first event behind `event` at which memory ran out, or kNoEvent.
   std::uint32_t next_failure(std::uint32_t event) const { return first_after(failures_, event); }
   // Returns the event with which the first run of another phase than that of `event` begins, or kNoEvent.
@@ -369,15 +387,22 @@ class Phases {
   }
 
  private:
+  struct Run {
+    std::uint32_t begin;
+    Means phase;
+  };
+
   static std::uint32_t first_after(const std::vector<std::uint32_t>& begins, std::uint32_t event) {
     const auto after = std::ranges::upper_bound(begins, event);
     return after == begins.end() ? kNoEvent : *after;
   }
 
+  const bool sees_others_;
   Means last_ = Means::category;
+  std::vector<Run> runs_;
   std::vector<std::uint32_t> failures_;
   std::vector<std::uint32_t> begins_;
-  std::array<std::vector<std::uint32_t>, 5> begins_of_;  // by phase
+  std::array<std::vector<std::uint32_t>, kPhases.size() + 1> begins_of_;  // by phase
 };
 
 // Says what becomes of an allocation that a phase made, by its lifetime.
@@ -388,19 +413,23 @@ class Lifetimes {
   Category of(const Allocation& one, Means phase) const {
     switch (phase) {
       case Means::backward:
-        return outlives_run(one) ? Category::gradients : Category::temporaries;
+        if (!outlives_run(one)) return Category::temporaries;
+        return is_for_another_pass(one) ? Category::activations : Category::gradients;
+      case Means::reduction:
+        return outlives_run(one) ? Category::gradients : Category::communication;
       case Means::optimizer:
         return outlives_run(one) ? Category::optimizer_state : Category::temporaries;
       case Means::setup:
         return lives_at(one, phases_.next(Means::forward, one.begin)) ? Category::parameters : Category::temporaries;
       case Means::forward:
         if (is_cut_short(one)) return Category::activations;
-        if (!lives_at(one, phases_.next(Means::backward, one.begin))) return Category::temporaries;
-        return is_kept(one) ? Category::kept : Category::activations;
+        if (is_kept(one, is_for_backward(one) ? Means::backward : Means::forward)) return Category::kept;
+        return lives_at(one, phases_.next(Means::backward, one.begin)) ? Category::activations : Category::temporaries;
       case Means::category:
-        break;
+        if (phases_.is_between_passes(one.begin)) return of(one, Means::forward);
     }
-    const bool is_saved = reaches(one, phases_.next(Means::backward, one.begin)) && !is_kept(one) && ends(one);
+    const bool is_saved =
+        reaches(one, phases_.next(Means::backward, one.begin)) && !is_kept(one, Means::backward) && ends(one);
     return is_saved ? Category::activations : Category::unknown;
   }
 
@@ -408,7 +437,7 @@ class Lifetimes {
   bool is_open(const Allocation& one, Means phase) const {
     if (phase == Means::forward && is_cut_short(one)) return true;
     if (ends(one) || phase == Means::category) return false;
-    if (phase == Means::forward) return phases_.next(Means::backward, one.begin) == kNoEvent;
+    if (phase == Means::forward) return !is_for_backward(one) && !is_kept(one, Means::forward);
     if (phase == Means::setup) return phases_.next(Means::forward, one.begin) == kNoEvent;
     return phases_.end_of_run_at(one.begin) == kNoEvent;
   }
@@ -425,10 +454,18 @@ class Lifetimes {
   }
   bool outlives_run(const Allocation& one) const { return lives_at(one, phases_.end_of_run_at(one.begin)); }
 
-  bool is_kept(const Allocation& one) const {
+  // With create_graph=True a backward pass saves what the next one, right behind it, needs.
+  bool is_for_another_pass(const Allocation& one) const {
+    return ends(one) && phases_.at(one.end) == Means::backward && one.end < phases_.next(Means::forward, one.begin) &&
+           one.end < phases_.next(Means::optimizer, one.begin);
+  }
+
+  bool is_for_backward(const Allocation& one) const { return phases_.next(Means::backward, one.begin) != kNoEvent; }
+  // Returns whether it is still there after two more of these passes.
+  bool is_kept(const Allocation& one, Means pass) const {
     std::uint32_t event = one.begin;
-    for (int pass = 0; pass < 2; ++pass) {
-      event = phases_.next(Means::backward, event);
+    for (int passes = 0; passes < 2; ++passes) {
+      event = phases_.next(pass, event);
       if (event == kNoEvent) return false;
     }
     return reaches(one, phases_.end_of_run_at(event));
@@ -437,29 +474,43 @@ class Lifetimes {
   const Phases& phases_;
 };
 
-bool most_have_stacks(const DeviceHistory& device) {
-  std::size_t with = 0;
-  std::size_t without = 0;
-  for (const HistoryEvent& event : device.events) {
-    if (event.action == HistoryEvent::Action::alloc) ++(event.stack == 0 ? without : with);
+// Returns whether call stacks have PyTorch's functions in C++, so that an allocation of a backward pass has those of autograd's engine.
+bool has_native_frames(const History& history) {
+  for (FrameId frame = 0; frame < history.stacks.frame_count(); ++frame) {
+    const std::string_view function = history.texts[history.stacks.frame(frame).function];
+    if (function.starts_with("at::") || function.starts_with("torch::autograd::")) return true;
   }
-  return with > without;
+  return false;
+}
+
+// Returns whether the requests without a call stack are those of autograd's thread: others have one, a tenth at least.
+bool has_bare_backward(const DeviceHistory& device) {
+  std::size_t requests = 0;
+  std::size_t with_stack = 0;
+  for (const HistoryEvent& event : device.events) {
+    if (event.action != HistoryEvent::Action::alloc) continue;
+    ++requests;
+    if (event.stack != 0) ++with_stack;
+  }
+  return with_stack * 10 > requests;
 }
 
 // What one history's allocations are for. The rules say it of each, or the phase; then lifetimes decide.
 class Judgement {
  public:
   Judgement(const History& history, const DeviceHistory& device, RuleMatcher& matcher)
-      : stages_(history, device),
+      : phases_(has_native_frames(history)),
+        stages_(history, device),
         rules_of_stages_(stages_.size()),
         matcher_(matcher),
-        is_bare_backward_(most_have_stacks(device)) {
+        is_bare_backward_(has_bare_backward(device)) {
     for (std::size_t i = 0; i < device.events.size(); ++i) {
       const HistoryEvent& event = device.events[i];
       if (event.action == HistoryEvent::Action::oom) phases_.add_failure(static_cast<std::uint32_t>(i));
       if (event.action != HistoryEvent::Action::alloc) continue;
       const Verdict verdict = verdict_on(event.stack, event.details, stages_.at(i));
-      if (verdict.phase != Means::category) phases_.add(static_cast<std::uint32_t>(i), verdict.phase);
+      if (verdict.category != Category::unknown || (verdict.phase == Means::category && event.stack == 0)) continue;
+      phases_.add(static_cast<std::uint32_t>(i), verdict.phase == Means::reduction ? Means::backward : verdict.phase);
     }
   }
 
@@ -517,11 +568,11 @@ class Judgement {
     return *known;
   }
 
+  Phases phases_;
   Stages stages_;
   std::vector<std::optional<const CategoryRule*>> rules_of_stages_;  // nullopt: not asked for yet
   RuleMatcher& matcher_;
   bool is_bare_backward_;
-  Phases phases_;
 };
 
 }  // namespace

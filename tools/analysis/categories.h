@@ -67,7 +67,7 @@ inline constexpr std::size_t kCategoryCount = 9;
 inline constexpr std::size_t kMostCategories = 64;  // with those of a user's rules
 
 struct CategoryRule {
-  enum class Means : std::uint8_t { category, setup, forward, backward, optimizer };
+  enum class Means : std::uint8_t { category, setup, forward, backward, optimizer, reduction };
 
   Means means = Means::category;
   Category category = Category::unknown;  // where it means one
@@ -128,14 +128,17 @@ class RuleMatcher {
 // What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they tell
 // a phase of the program, the allocation's lifetime does.
 //
-//   forward    still there when a backward pass begins, or when memory runs out before: activation; after two backward passes:
-//              kept; otherwise temporary
-//   backward   still there when something else than a backward pass allocates: gradient; otherwise temporary
+//   forward    still there when a backward pass begins, or when memory runs out before: activation; after two backward passes,
+//              or without one two more forward passes: kept; otherwise temporary
+//   backward   still there when something else than a backward pass allocates: gradient; freed by the next pass: activation;
+//              otherwise temporary
+//   reduction  of gradients over the GPUs: still there when something else allocates: gradient; otherwise communication
 //   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
 //   setup      still there when a forward pass begins: parameter; otherwise temporary
 //
 // Of what lives at the end of the history, or when memory runs out in a forward pass, the first is taken. A call stack without
-// frames, where others have some, is that of autograd's thread, which runs no Python.
+// frames, where others have some, is that of autograd's thread, which runs no Python. What the program itself allocates between a
+// forward pass and its backward pass, the loss, is of the forward pass.
 //
 // Not thread-safe: it remembers what the rules say of each call stack. The history and the rules must outlive it.
 class Categorizer {
