@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What programs reserved at their peak, as snapshots of real runs recorded it, beside what the replay of PyTorch's policy reserves.
+"""What programs reserved at their peak, as snapshots of real runs recorded it, beside what the replay of their policy reserves.
 
     bench/recorded_replays.py [--command build/release/tools/cachalot] FILE...
 
-FILE is a memory snapshot with a history, of a program with PyTorch's default settings. The exit code is 1 if a replay reserves
-something else.
+FILE is a memory snapshot with a history, of a program with PyTorch's default settings or with expandable segments. The exit code is
+1 if a replay reserves something else.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ import subprocess
 import sys
 from typing import Any
 
+EXPANDABLE = "expandable_segments:True"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def advices(command: pathlib.Path, file: str) -> list[dict[str, Any]]:
-    """Returns the advice for each device of a file."""
-    told = subprocess.run([command, "advise", "--json", "--no-times", file], capture_output=True, text=True, check=False)
+def told_of(*command: str | pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the objects that a command prints, one on each line."""
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     if told.returncode != 0:
         sys.exit(told.stderr.strip())
     return [json.loads(line) for line in told.stdout.splitlines()]
+
+
+def policy_of(command: pathlib.Path, file: str) -> str:
+    """Returns the policy that the recorded program had."""
+    [explanation] = told_of(command, "explain", "--json", file)
+    return EXPANDABLE if EXPANDABLE in explanation["settings"] else "native"
 
 
 def main() -> None:
@@ -35,9 +42,10 @@ def main() -> None:
     devices = equal = unknown = 0
     print(f"{'events':>10} {'recorded':>15} {'replayed':>15}  file")
     for file in arguments.files:
-        for advice in advices(arguments.command, file):
+        policy = policy_of(arguments.command, file)
+        for advice in told_of(arguments.command, "advise", "--json", "--no-times", file):
             recorded = advice["recorded_reserved_bytes"]
-            replayed = next(each["peak_reserved_bytes"] for each in advice["policies"] if each["policy"] == "native")
+            replayed = next(each["peak_reserved_bytes"] for each in advice["policies"] if each["policy"] == policy)
             devices += 1
             equal += recorded == replayed
             unknown += recorded is None
