@@ -129,6 +129,27 @@ TEST(Advice, KeepsTheDefaultWhereNothingIsSaved) {
   EXPECT_EQ(advice.recommendation.line, "");
   EXPECT_EQ(advice.recommendation.saved_bytes, 0U);
   EXPECT_THAT(advice.recommendation.sentence, HasSubstr("Keep PyTorch's default: "));
+
+  AdvisedProgram expandable = program_of(file.path());
+  expandable.policy.heap = AllocatorPolicy::Heap::expandable_segments;
+  EXPECT_THAT(advise(expandable, device_of(kDeviceBytes), {}, options_without_times()).recommendation.sentence,
+              HasSubstr("Keep expandable_segments:True: "));
+}
+
+// What the program has already is no advice, and what it saves is told against that.
+TEST(Advice, ComparesWithThePolicyThatTheProgramRanWith) {
+  AdvisedProgram program = frag_toy();
+  program.policy.heap = AllocatorPolicy::Heap::expandable_segments;
+  AdviceOptions options = options_without_times();
+  options.sweep = true;
+  options.top = 1;
+  const Advice advice = advise(program, device_of(kDeviceBytes), {}, options);
+  const PolicyAdvice& now = of(advice, "expandable_segments:True");  // listed, although others are better
+  const PolicyAdvice& choice = of(advice, advice.recommendation.policy);
+  ASSERT_NE(&now, &choice);
+  EXPECT_EQ(advice.recommendation.saved_bytes, now.peak_reserved_bytes - choice.peak_reserved_bytes);
+  EXPECT_THAT(advice.recommendation.sentence, HasSubstr("instead of " + format_bytes(now.peak_reserved_bytes)));
+  EXPECT_EQ(advice_of_json(to_json(advice)).of_program().policy, now.policy);
 }
 
 TEST(Advice, ComparesFailuresBeforeMemory) {

@@ -29,7 +29,7 @@ bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
 
 const PolicyAdvice& choice_of(const Advice& advice) {
   const PolicyAdvice& best = advice.policies.front();
-  if (is_nearly_best(advice.native(), best)) return advice.native();
+  if (is_nearly_best(advice.of_program(), best)) return advice.of_program();
   const PolicyAdvice* choice = &best;
   for (const PolicyAdvice& one : advice.policies) {
     if (is_nearly_best(one, best) && one.driver_us < choice->driver_us) choice = &one;
@@ -42,48 +42,51 @@ std::string percent_less(std::size_t bytes, std::size_t than) {
   return fmt::format("{:.1f} % {}", part < 0 ? -part : part, part < 0 ? "more" : "less");
 }
 
-// Why PyTorch's default is kept.
+// Why the program's policy is kept.
 std::string reason_to_keep(const Advice& advice) {
-  const PolicyAdvice& native = advice.native();
-  const std::string reserved = fmt::format("it reserves {} for {} requested", format_bytes(native.peak_reserved_bytes),
+  const PolicyAdvice& now = advice.of_program();
+  const std::string reserved = fmt::format("it reserves {} for {} requested", format_bytes(now.peak_reserved_bytes),
                                            format_bytes(advice.peak_requested_bytes));
-  if (native.ooms == 0) return fmt::format("Keep PyTorch's default: {}, and no setting saves 1 %.", reserved);
+  if (now.ooms == 0) return fmt::format("Keep {}: {}, and no setting saves 1 %.", now_text(advice), reserved);
   return fmt::format("No setting helps: with each of them {} or more fail on {} of memory.",
-                     format_count(native.ooms, "allocation"), format_bytes(advice.on.usable_bytes));
+                     format_count(now.ooms, "allocation"), format_bytes(advice.on.usable_bytes));
 }
 
 std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
-  const PolicyAdvice& native = advice.native();
+  const PolicyAdvice& now = advice.of_program();
   // All of it: a part may act under a limit alone.
   constexpr std::string_view kVariable = "PYTORCH_CUDA_ALLOC_CONF=";
-  const bool is_variable = choice.line.starts_with(kVariable);
-  std::string text = fmt::format("Set {}: ", is_variable ? choice.line.substr(kVariable.size()) : choice.policy);
-  if (choice.ooms < native.ooms) {
-    text += fmt::format(
-        "on {} of memory {} with it, and {} with PyTorch's default", format_bytes(advice.on.usable_bytes),
-        choice.ooms == 0 ? "no allocation fails" : format_count(choice.ooms, "allocation") + " fail", native.ooms);
+  std::string text = "Set PyTorch's default: ";
+  if (&choice != &advice.native()) {
+    const bool is_variable = choice.line.starts_with(kVariable);
+    text = fmt::format("Set {}: ", is_variable ? choice.line.substr(kVariable.size()) : choice.policy);
+  }
+  if (choice.ooms < now.ooms) {
+    text += fmt::format("on {} of memory {} with it, and {} with {}", format_bytes(advice.on.usable_bytes),
+                        choice.ooms == 0 ? "no allocation fails" : format_count(choice.ooms, "allocation") + " fail",
+                        now.ooms, now_text(advice));
   } else {
     text += fmt::format("it reserves {} instead of {}, {}", format_bytes(choice.peak_reserved_bytes),
-                        format_bytes(native.peak_reserved_bytes),
-                        percent_less(choice.peak_reserved_bytes, native.peak_reserved_bytes));
+                        format_bytes(now.peak_reserved_bytes),
+                        percent_less(choice.peak_reserved_bytes, now.peak_reserved_bytes));
   }
-  if (!choice.smallest_gpu.empty() && choice.smallest_gpu_bytes < native.smallest_gpu_bytes) {
-    text += fmt::format(", and {} ({}) is enough instead of {} ({})", choice.smallest_gpu,
-                        format_bytes(choice.smallest_gpu_bytes), native.smallest_gpu,
-                        format_bytes(native.smallest_gpu_bytes));
+  if (!choice.smallest_gpu.empty() && choice.smallest_gpu_bytes < now.smallest_gpu_bytes) {
+    text +=
+        fmt::format(", and {} ({}) is enough instead of {} ({})", choice.smallest_gpu,
+                    format_bytes(choice.smallest_gpu_bytes), now.smallest_gpu, format_bytes(now.smallest_gpu_bytes));
   }
   return text + ".";
 }
 
-// Returns the policy with the least driver time of all that fail as seldom as the best and reserve less than 1 % more: PyTorch's
-// default where it is one of these. Requires policies, the best first.
+// Returns the policy with the least driver time of all that fail as seldom as the best and reserve less than 1 % more: the
+// program's own where it is one of these. Requires policies, the best first.
 Recommendation recommendation_of(const Advice& advice) {
-  const PolicyAdvice& native = advice.native();
+  const PolicyAdvice& now = advice.of_program();
   const PolicyAdvice& choice = choice_of(advice);
-  const bool keeps = &choice == &native;
+  const bool keeps = &choice == &now;
   return {.policy = choice.policy,
           .line = choice.line,
-          .saved_bytes = native.peak_reserved_bytes - std::min(native.peak_reserved_bytes, choice.peak_reserved_bytes),
+          .saved_bytes = now.peak_reserved_bytes - std::min(now.peak_reserved_bytes, choice.peak_reserved_bytes),
           .sentence = keeps ? reason_to_keep(advice) : reason_to_set(advice, choice)};
 }
 
@@ -187,6 +190,8 @@ class Advising {
       if (afresh.ooms < native.ooms) native = afresh;
     }
     known_[AllocatorPolicy()] = native;
+    if (program_.policy != AllocatorPolicy())
+      known_[program_.policy] = figures_of(*program_.trace, heap_of(program_.policy), on_.usable_bytes);
     best_.add(native);
     steps_.done();
     const double fraction = fraction_of(native.peak_held_bytes, on_.memory_bytes);
@@ -252,7 +257,9 @@ class Advising {
     std::ranges::sort(candidates, {}, rank_of);
     const std::size_t most = options_.top.value_or(candidates.size());
     std::size_t place = 0;
-    std::erase_if(candidates, [&](const Candidate& one) { return place++ >= most && one.number != 0; });
+    std::erase_if(candidates, [&](const Candidate& one) {
+      return place++ >= most && one.number != 0 && one.policy != program_.policy;
+    });
     for (Candidate& one : candidates) describe(one);
     return candidates;
   }
@@ -307,13 +314,13 @@ class Advising {
     advice.on = on_;
     advice.recorded_reserved_bytes = program_.recorded_reserved_bytes;
     advice.settings = settings;
+    advice.policy = key_of(program_.policy);
     advice.replays = known_.size();
     for (Candidate& one : candidates) advice.policies.push_back(std::move(one.advice));
     advice.recommendation =
         program_.too_short.empty()
             ? recommendation_of(advice)
-            : Recommendation{
-                  .policy = advice.native().policy, .line = "", .saved_bytes = 0, .sentence = program_.too_short};
+            : Recommendation{.policy = advice.policy, .line = "", .saved_bytes = 0, .sentence = program_.too_short};
     return advice;
   }
 
@@ -332,6 +339,12 @@ class Advising {
 
 const PolicyAdvice& Advice::native() const {
   return *std::ranges::find(policies, key_of(AllocatorPolicy()), &PolicyAdvice::policy);
+}
+
+const PolicyAdvice& Advice::of_program() const { return *std::ranges::find(policies, policy, &PolicyAdvice::policy); }
+
+std::string now_text(const Advice& advice) {
+  return &advice.of_program() == &advice.native() ? "PyTorch's default" : advice.policy;
 }
 
 Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::vector<Card>& gpus,
@@ -408,8 +421,8 @@ std::string exactness_text(const Advice& advice) {
       return fmt::format("The program itself reserved {}, as the replay with {}.\n", format_bytes(recorded),
                          one.policy);
   }
-  return fmt::format("The program itself reserved {}; the replay with PyTorch's default, {}.\n", format_bytes(recorded),
-                     format_bytes(advice.native().peak_reserved_bytes));
+  return fmt::format("The program itself reserved {}; the replay with {}, {}.\n", format_bytes(recorded),
+                     now_text(advice), format_bytes(advice.of_program().peak_reserved_bytes));
 }
 
 constexpr std::string_view kAdviceLegend =
@@ -434,8 +447,8 @@ std::string fleet_row(const Advice& advice, std::size_t width) {
   if (!advice.error.empty())
     return fmt::format(fmt::runtime(kFleetRow), "-", "-", "-", "-", "error", width, Printable{advice.error});
   return fmt::format(fmt::runtime(kFleetRow), format_bytes(advice.recommendation.saved_bytes),
-                     format_bytes(advice.native().peak_reserved_bytes), format_bytes(advice.peak_requested_bytes),
-                     advice.native().ooms, advice.recommendation.policy, width, name_of(advice));
+                     format_bytes(advice.of_program().peak_reserved_bytes), format_bytes(advice.peak_requested_bytes),
+                     advice.of_program().ooms, advice.recommendation.policy, width, name_of(advice));
 }
 
 // "Together … can be saved: heap:pages for 3 programs, native for 1."
@@ -450,7 +463,7 @@ std::string fleet_sentence(const std::vector<Advice>& advices) {
       continue;
     }
     saved += advice.recommendation.saved_bytes;
-    reserved += advice.native().peak_reserved_bytes;
+    reserved += advice.of_program().peak_reserved_bytes;
     ++counts[advice.recommendation.policy];
   }
   std::vector<std::pair<std::string, std::size_t>> by_count(counts.begin(), counts.end());
@@ -554,8 +567,10 @@ Advice advice_of(const Json& json) {
   advice.settings = json.at("settings");
   advice.replays = json.at("replays");
   for (const Json& one : json.at("policies")) advice.policies.push_back(policy_of_json(one));
-  CACHALOT_REQUIRE(std::ranges::find(advice.policies, "native", &PolicyAdvice::policy) != advice.policies.end(),
-                   "advice about {} lacks the policy native", advice.file);
+  advice.policy = json.at("policy");
+  for (const std::string& key : {key_of(AllocatorPolicy()), advice.policy})
+    CACHALOT_REQUIRE(std::ranges::find(advice.policies, key, &PolicyAdvice::policy) != advice.policies.end(),
+                     "advice about {} lacks the policy {}", advice.file, fmt::format("{}", Quoted{key}));
   const Json& recommendation = json.at("recommendation");
   advice.recommendation = {.policy = recommendation.at("policy"),
                            .line = recommendation.at("line"),
@@ -582,6 +597,7 @@ std::string to_json(const Advice& advice) {
   json["gpus"] = advice.gpus;
   json["settings"] = advice.settings;
   json["replays"] = advice.replays;
+  json["policy"] = advice.policy;
   json["policies"] = Json::array();
   for (const PolicyAdvice& one : advice.policies) json["policies"].push_back(json_of(one, advice));
   json["recommendation"] = {{"policy", advice.recommendation.policy},

@@ -31,6 +31,7 @@ struct AdvisedProgram {
   // The same, beginning with the memory that PyTorch had when the recording began: for PyTorch's default. Null where it is not known.
   std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
+  AllocatorPolicy policy{};     // that it ran with: PyTorch's default, or its expandable segments
   // What PyTorch reserved at its peak, where that is known.
   std::optional<std::size_t> recorded_reserved_bytes;
   // Why there is no advice: the history tells nearly nothing of the program. Empty: it tells enough.
@@ -63,7 +64,7 @@ struct PolicyAdvice {
 struct Recommendation {
   std::string policy;
   std::string line;
-  std::size_t saved_bytes = 0;  // reserved, against PyTorch's default
+  std::size_t saved_bytes = 0;  // reserved, against the program's policy
   std::string sentence;
 };
 
@@ -78,10 +79,12 @@ struct Advice {
   std::vector<std::string> gpus;                       // those to answer for, the smallest first
   std::size_t settings = 0;                            // that there are answers for
   std::size_t replays = 0;                             // that these took
-  std::vector<PolicyAdvice> policies;                  // the best first; PyTorch's default always
+  std::string policy = key_of(AllocatorPolicy());      // key_of AdvisedProgram's
+  std::vector<PolicyAdvice> policies;                  // the best first; PyTorch's default and the program's always
   Recommendation recommendation;
 
   const PolicyAdvice& native() const;
+  const PolicyAdvice& of_program() const;
 };
 
 // Returns the advice. `gpus` are those to answer for.
@@ -93,6 +96,9 @@ Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::
               const AdviceOptions& options);
 
 // Advice as text for people and as JSON for programs.
+
+// Returns "PyTorch's default" or "expandable_segments:True": the program's policy.
+std::string now_text(const Advice& advice);
 
 // Returns a table of the policies, the best first, and the recommendation.
 std::string to_text(const Advice& advice, const Style& style);

@@ -67,6 +67,7 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
   program.device = device.device;
   program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
+  if (is_expandable(history.settings)) program.policy.heap = AllocatorPolicy::Heap::expandable_segments;
   if (!program.recorded_reserved_bytes && history.settings.empty()) {
     const std::vector<Allocation> allocations = allocations_of(device);
     program.too_short = too_short_text(device, allocations);

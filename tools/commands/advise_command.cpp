@@ -68,7 +68,7 @@ PageTable fleet_table(std::span<const Advice> advices) {
       table.rows.push_back({nullptr, nullptr, "", advice.error, advice.file});
       continue;
     }
-    table.rows.push_back({advice.recommendation.saved_bytes, advice.native().peak_reserved_bytes,
+    table.rows.push_back({advice.recommendation.saved_bytes, advice.of_program().peak_reserved_bytes,
                           advice.recommendation.policy, advice.recommendation.line, advice.file});
   }
   return table;
@@ -84,8 +84,8 @@ void add_advices(PageReport& report, std::span<const Advice> advices) {
       if (!advice.recommendation.line.empty()) {
         report.verdict.remedies.push_back(
             {.title = advice.recommendation.policy,
-             .evidence = fmt::format("Replayed with it, the program reserves {} less than with PyTorch's default.",
-                                     format_bytes(advice.recommendation.saved_bytes)),
+             .evidence = fmt::format("Replayed with it, the program reserves {} less than with {}.",
+                                     format_bytes(advice.recommendation.saved_bytes), now_text(advice)),
              .setting = advice.recommendation.line});
       }
     }
