@@ -40,6 +40,7 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
 // cachalot_adapter_install: makes cachalot torch's allocator; late: although CUDA is in use.
 // cachalot_adapter_set_out_of_memory: lets the function-pointer plug (hooks.h) throw torch.OutOfMemoryError.
 // The latter two return 0, or an error that is told in `error`.
+// cachalot_adapter_newest_pool: tells the pool that this thread began last.
 #define CACHALOT_ADAPTER(Allocator, minor)                                                                           \
   static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == minor, "this file is for torch 2." #minor);       \
   extern "C" [[gnu::visibility("default")]] const char* cachalot_adapter_torch_version() { return TORCH_VERSION; }   \
@@ -52,6 +53,10 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
   extern "C" [[gnu::visibility("default")]] int cachalot_adapter_set_out_of_memory(char* error,                      \
                                                                                    std::size_t capacity) {           \
     return cachalot::torch_adapter::do_or_tell(error, capacity, cachalot::torch_adapter::set_out_of_memory_thrower); \
+  }                                                                                                                  \
+  extern "C" [[gnu::visibility("default")]] void cachalot_adapter_newest_pool(unsigned long long* id) {              \
+    id[0] = cachalot::torch_adapter::newest_pool.first;                                                              \
+    id[1] = cachalot::torch_adapter::newest_pool.second;                                                             \
   }
 
 // cachalot_adapter_install_pinned: makes cachalot torch's host allocator. Returns 0, or an error that is told in `error`.

@@ -64,6 +64,7 @@ class AllocatorSince2_13 : public AllocatorSince2_12 {
 
   // torch tells of captures apart: redirections, also those of graphs, are of requests alone.
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    newest_pool = pool;
     as_torch([&] { plug_.begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), RedirectFor::requests); });
   }
   void markCaptureBegin(DeviceIndex device) override {

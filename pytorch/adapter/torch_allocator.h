@@ -38,6 +38,9 @@
 
 namespace cachalot::torch_adapter {
 
+// The pool that this thread began last.
+inline thread_local c10::MempoolId_t newest_pool{0, 0};
+
 // Reports to torch's memory profiler.
 class Profiler {
  public:
@@ -214,6 +217,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // --- private pools ---
 
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    newest_pool = pool;
     const RedirectFor reason = is_graph_capture(filter) ? RedirectFor::capture : RedirectFor::thread;
     as_torch([&] { plug_.begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), reason); });
   }

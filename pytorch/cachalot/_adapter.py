@@ -48,6 +48,7 @@ class Adapter:
             self._install = self._library.cachalot_adapter_install
             self._set_out_of_memory = self._library.cachalot_adapter_set_out_of_memory
             self._install_pinned = self._library.cachalot_adapter_install_pinned
+            self._newest_pool = self._library.cachalot_adapter_newest_pool
         except (OSError, AttributeError) as error:
             raise AdapterError(f"{path} cannot be loaded as an adapter: {error}") from None
         version.restype = ctypes.c_char_p
@@ -69,6 +70,12 @@ class Adapter:
     def install_pinned(self) -> None:
         """Makes cachalot PyTorch's allocator of pinned memory; EnableError says why not."""
         self._call(self._install_pinned)
+
+    def newest_pool(self) -> tuple[int, int]:
+        """Returns the id of the memory pool that this thread began last."""
+        pool = (ctypes.c_ulonglong * 2)()
+        self._newest_pool(pool)
+        return pool[0], pool[1]
 
     def _call(self, function: Any, *arguments: Any) -> None:
         error = ctypes.create_string_buffer(_ERROR_BYTES)

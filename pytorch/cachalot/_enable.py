@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _out_of_memory, _pinned, _rank_files
+from . import _adapter, _captures, _config, _exit_report, _fallback, _leaks, _options, _out_of_memory, _pinned, _rank_files
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug, process_plug
@@ -99,6 +99,8 @@ def enable(
             _enabled = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
         if pinned:
             _pinned.install(adapter, plug, pinned_limit)
+        if adapter is not None and _enabled.mode == "full":
+            _captures.give_back_after_failures(adapter)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")

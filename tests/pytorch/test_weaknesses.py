@@ -98,3 +98,37 @@ def test_the_call_stacks_of_frees_are_recorded_while_python_raises_an_exception(
         assert process.returncode != 0 and "error return without exception set" in process.stderr, process.stderr
     else:
         assert (process.returncode, process.stdout) == (0, "torch.Size([1048576]) True\n"), process.stderr
+
+
+@not_plug
+def test_a_capture_that_fails_gives_its_memory_back():
+    """PyTorch keeps the graph's pool until the process ends (2.11 to 2.15; its issue 190348)."""
+    code = """
+    torch.zeros(1, device="cuda")
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    def capture(spoils):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = torch.empty(64 << 20, dtype=torch.int8, device="cuda")
+            if spoils:
+                torch.cuda.synchronize()  # which a capture does not allow
+        return graph, made
+    for _ in range(3):
+        try:
+            capture(spoils=True)
+        except Exception:
+            continue
+        raise AssertionError("the capture did not fail")
+    graph, made = capture(spoils=False)
+    graph.replay()
+    while_kept = torch.cuda.memory_reserved() - before
+    del graph, made
+    torch.cuda.empty_cache()
+    print((torch.cuda.memory_reserved() - before) >> 20, while_kept >> 20 >= 64, torch.cuda.memory_allocated())
+    """
+    told = run_python(code)
+    assert told.returncode == 0, told.stderr
+    reserved = int(told.stdout.split()[0])
+    assert reserved > 0 if MODE == "native" else reserved == 0, told.stdout
+    assert told.stdout.split()[1:] == ["True", "0"]
