@@ -374,7 +374,6 @@ bool is_safetensors(std::string_view begin) {
 std::string json_format(std::string_view begin) {
   if (!begin.starts_with('{')) return "";
   const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
-  if (has("\"cachalot history\"")) return "a history that `cachalot convert` wrote for other programs";
   if (has("\"traceEvents\"") || has("\"schemaVersion\"")) return "a trace of PyTorch's profiler or of Perfetto";
   for (const char* first_key : {"{\"file\":\"", "{\"snapshot\":\"", "{\"a\":\"", "{\"trace\":\""})
     if (begin.starts_with(first_key)) return "a report of cachalot, as --json prints it";

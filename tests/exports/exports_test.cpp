@@ -207,6 +207,58 @@ TEST(JsonExport, HasEveryPartOfTheHistory) {
   EXPECT_EQ(json["stages"][0]["name"], "step 1");
 }
 
+std::string complaint_about_json(const std::string& text) {
+  const TemporaryFile file(text);
+  try {
+    read_history(file.path());
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JsonExport, IsReadAgain) {
+  const History history = small_program().history();
+  const std::string text = written(history, "json");
+  const TemporaryFile file(text);
+  History again = read_history(file.path());
+  expect_same(again, history);
+  again.path = history.path;
+  EXPECT_EQ(written(again, "json"), text);
+  EXPECT_EQ(complaint_about_json(nlohmann::ordered_json::parse(text).dump(4)), "");
+}
+
+TEST(JsonExport, ErrorsNameTheByteAndTheRule) {
+  const std::string text = written(small_program().history(), "json");
+  const auto with = [&](std::string_view from, std::string_view to) {
+    std::string changed = text;
+    const std::size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return complaint_about_json(changed.replace(at, from.size(), to));
+  };
+  EXPECT_THAT(with("\"version\":1", "\"version\":2"),
+              HasSubstr("a history of version 2; this cachalot reads version 1"));
+  EXPECT_THAT(with("\"stack\":1,", "\"stack\":99,"), HasSubstr("place 99 of 'stacks', which has 3"));
+  EXPECT_THAT(with("\"bytes\":1000", "\"bytes\":-1"), HasSubstr("'-1' is no whole number of at most"));
+  EXPECT_THAT(with("\"action\":\"alloc\"", "\"action\":\"mend\""), HasSubstr("no action is 'mend'"));
+  EXPECT_THAT(with("\"state\":\"allocated\"", "\"state\":\"lent\""), HasSubstr("no state is"));
+  EXPECT_THAT(with("\"bytes\":1000,", ""), HasSubstr("bytes"));
+  EXPECT_THAT(complaint_about_json(text.substr(0, text.size() / 2)), HasSubstr("byte "));
+  EXPECT_THAT(complaint_about_json(R"({"format":"cachalot history","devices":[[[{}]]]})"), HasSubstr("is no object"));
+}
+
+// Whatever a digit, a bracket or a name becomes, the file is read or refused.
+TEST(JsonExport, NoChangedByteIsACrash) {
+  const std::string text = written(small_program().history(), "json");
+  for (std::size_t at = text.find("version"); at < text.size(); at += 3) {
+    for (const char byte : {'9', '-', '"', ']'}) {
+      std::string changed = text;
+      changed[at] = byte;
+      complaint_about_json(changed);
+    }
+  }
+}
+
 // ---- Perfetto
 
 nlohmann::json trace_events(const History& history, const ExportOptions& options = {}) {

@@ -47,8 +47,6 @@ TEST(ForeignFormats, AreToldWithWhatToDo) {
 TEST(ForeignFormats, JsonIsKnownByItsFirstKeys) {
   EXPECT_THAT(foreign_format(R"({"schemaVersion": 1, "traceEvents": []})", "memory snapshot"),
               StartsWith("is a trace of PyTorch's profiler or of Perfetto, not a memory snapshot"));
-  EXPECT_THAT(foreign_format(R"({"format":"cachalot history","version":1)", "memory snapshot"),
-              StartsWith("is a history that `cachalot convert` wrote for other programs"));
   for (const std::string report :
        {R"({"file":"a.pickle","settings":"","devices":[{"device":0,"verdict":{)",
         R"({"snapshot":"a.pickle","unknown_actions":0)", R"({"file":"a.pickle","device":0,"events":261)",

@@ -98,14 +98,16 @@ TEST(RecordedSnapshots, AreReadWithEveryFieldOfEveryEventSegmentAndBlock) {
   });
 }
 
-TEST(RecordedSnapshots, ComeBackAsTheyWereFromPyTorchsFormat) {
+TEST(RecordedSnapshots, ComeBackAsTheyWereFromPyTorchsFormatAndFromJson) {
   for_each_snapshot([](const Recorded& recorded) {
     const History history = read_history(recorded.path);
-    const TemporaryFile file;
-    OutputFile out(file.path(), "-o");
-    write_torch_snapshot(history, {}, out);
-    out.finish();
-    expect_same(read_history(file.path()), history);
+    for (const char* name : {"torch", "json"}) {
+      const TemporaryFile file;
+      OutputFile out(file.path(), "-o");
+      export_format(name).write(history, {}, out);
+      out.finish();
+      expect_same(read_history(file.path()), history);
+    }
   });
 }
 

@@ -24,8 +24,6 @@ namespace {
 
 constexpr int kVersion = 1;
 
-constexpr std::array kBlockStates = {"allocated", "pending_free", "free"};
-
 std::string json_of(const DeviceFacts& facts) {
   nlohmann::ordered_json processes = nlohmann::ordered_json::array();
   for (const DeviceFacts::Process& process : facts.other_processes) {

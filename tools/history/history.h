@@ -5,6 +5,7 @@
 // alone. allocations.h rebuilds what lived before.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,7 +45,7 @@ struct HistoryEvent {
 static_assert(sizeof(HistoryEvent) == 40, "a file of 2 GB has some ten million of them");
 
 struct HistoryBlock {
-  enum class State : std::uint8_t { allocated, pending_free, free };
+  enum class State : std::uint8_t { allocated, pending_free, free };  // kBlockStates names them
 
   Address address = 0;
   std::uint64_t bytes = 0;
@@ -53,6 +54,9 @@ struct HistoryBlock {
   DetailsId details = 0;
   State state = State::free;
 };
+
+inline constexpr std::array<std::string_view, 3> kBlockStates = {"allocated", "pending_free",
+                                                                 "free"};  // as JSON has them
 
 struct HistorySegment {
   Address address = 0;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <istream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <streambuf>
@@ -161,6 +162,186 @@ History of_json(InputFile file) {
   }
 }
 
+using Json = nlohmann::json;
+
+// Takes what `cachalot convert --to json` writes (docs/tools/convert.md has its keys): each item of a list as soon as it is read, so
+// that no more than one is held. Tables come before what names their places.
+class HistoryJson {
+ public:
+  using Event = Json::parse_event_t;
+
+  // Returns false for what was taken; nlohmann's parser then forgets it.
+  bool take(int depth, Event event, const Json& parsed) {
+    if (event == Event::key && depth == 1) section_ = parsed.get<std::string>();
+    if (event == Event::key && depth == 3) part_ = parsed.get<std::string>();
+    const bool of_device = section_ == "devices" || section_ == "host";
+    if (event == Event::object_start && depth == 2 && of_device) devices().emplace_back();
+    if (event == Event::key || event == Event::object_start || event == Event::array_start) return true;
+    if (depth == 1) take_value(parsed);
+    CACHALOT_REQUIRE(!of_device || depth < 3 || !devices().empty(), "an item of '{}' is no object", section_);
+    if (depth == 3 && of_device && part_ == "device") devices().back().device = natural<int>(parsed, kMostDevices);
+    const bool is_item = depth == (of_device ? 4 : 2);
+    if (!is_item) return true;
+    if (!of_device) take_item(parsed);
+    if (of_device && part_ == "events") take_event(parsed);
+    if (of_device && part_ == "segments") take_segment(parsed);
+    return false;
+  }
+
+  History finish() {
+    CACHALOT_REQUIRE(version_ == 1, "a history of version {}; this cachalot reads version 1", version_);
+    return std::move(history_);
+  }
+
+ private:
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 47;  // addresses, too
+  static constexpr std::uint64_t kMostDevices = 1 << 16;
+
+  template <typename Number>
+  static Number natural(const Json& json, std::uint64_t most = kMostBytes) {
+    CACHALOT_REQUIRE(json.is_number_unsigned() && json.get<std::uint64_t>() <= most,
+                     "{} is no whole number of at most {}", fmt::format("{}", Quoted{json.dump()}), most);
+    return static_cast<Number>(json.get<std::uint64_t>());
+  }
+  template <typename Id>
+  static Id place(const Json& json, const std::vector<Id>& ids, const char* table) {
+    const auto number = natural<std::size_t>(json);
+    CACHALOT_REQUIRE(number < ids.size(), "place {} of '{}', which has {}", number, table, ids.size());
+    return ids[number];
+  }
+
+  std::vector<DeviceHistory>& devices() { return section_ == "host" ? history_.host : history_.devices; }
+  TextId text(const Json& json) { return history_.texts.add(json.get_ref<const std::string&>()); }
+
+  void take_value(const Json& json) {
+    if (section_ == "version") version_ = natural<int>(json, std::numeric_limits<int>::max());
+    if (section_ == "settings") history_.settings = json.get<std::string>();
+    if (section_ == "unknown_actions") history_.unknown_actions = natural<std::size_t>(json);
+  }
+
+  void take_item(const Json& json) {
+    constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
+    const auto id = [](const Json& part) { return natural<std::uint64_t>(part, kAny); };
+    if (section_ == "streams") streams_.push_back(history_.streams.add(id(json)));
+    if (section_ == "pools") pools_.push_back(history_.pools.add({id(json.at(0)), id(json.at(1))}));
+    if (section_ == "frames")
+      frames_.push_back(history_.stacks.add_frame({.file = text(json.at("file")),
+                                                   .function = text(json.at("function")),
+                                                   .line = natural<std::uint32_t>(json.at("line"), kNoLine),
+                                                   .node = text(json.at("node"))}));
+    if (section_ == "stacks") {
+      std::vector<FrameId> calls;
+      for (const Json& frame : json) calls.push_back(place(frame, frames_, "frames"));
+      stacks_.push_back(history_.stacks.add(calls));
+    }
+    if (section_ == "details")
+      details_.push_back(history_.details.add({.forward_stack = place(json.at("forward_stack"), stacks_, "stacks"),
+                                               .compile_context = text(json.at("compile_context")),
+                                               .user_metadata = text(json.at("user_metadata")),
+                                               .internal_metadata = text(json.at("internal_metadata"))}));
+    if (section_ == "stages")
+      history_.stages.push_back({.time_us = json.at("time_us").get<std::int64_t>(),
+                                 .name = text(json.at("name")),
+                                 .device = natural<int>(json.at("device"), kMostDevices),
+                                 .begins = json.at("begins").get<bool>()});
+    if (section_ == "facts") take_facts(json);
+  }
+
+  void take_facts(const Json& json) {
+    const auto known = [&](const char* key) -> std::optional<std::uint64_t> {
+      if (json.at(key).is_null()) return std::nullopt;
+      return natural<std::uint64_t>(json.at(key));
+    };
+    history_.facts.push_back({.device = natural<int>(json.at("device"), kMostDevices),
+                              .name = json.at("name").get<std::string>(),
+                              .total_bytes = known("total_bytes"),
+                              .free_bytes = known("free_bytes"),
+                              .limit_bytes = known("limit_bytes"),
+                              .nccl_bytes = known("nccl_bytes"),
+                              .context_bytes = known("context_bytes"),
+                              .process_bytes = known("process_bytes"),
+                              .other_processes = {}});
+    for (const Json& process : json.at("other_processes"))
+      history_.facts.back().other_processes.push_back({.id = natural<std::uint64_t>(process.at("process")),
+                                                       .bytes = natural<std::uint64_t>(process.at("bytes")),
+                                                       .name = process.at("name").get<std::string>()});
+  }
+
+  void take_event(const Json& json) {
+    const std::string& name = json.at("action").get_ref<const std::string&>();
+    auto action = HistoryEvent::Action::alloc;
+    while (name != name_of(action) && action != HistoryEvent::Action::annotate)
+      action = static_cast<HistoryEvent::Action>(static_cast<int>(action) + 1);
+    CACHALOT_REQUIRE(name == name_of(action), "no action is {}", fmt::format("{}", Quoted{name}));
+    const char* const address = action == HistoryEvent::Action::oom ? "device_free_bytes" : "address";
+    devices().back().events.push_back({.address = natural<Address>(json.at(address)),
+                                       .bytes = natural<std::uint64_t>(json.at("bytes")),
+                                       .time_us = json.at("time_us").get<std::int64_t>(),
+                                       .stack = place(json.at("stack"), stacks_, "stacks"),
+                                       .details = place(json.at("details"), details_, "details"),
+                                       .stream = place(json.at("stream"), streams_, "streams"),
+                                       .pool = place(json.at("pool"), pools_, "pools"),
+                                       .action = action});
+  }
+
+  void take_segment(const Json& json) {
+    DeviceHistory& device = devices().back();
+    HistorySegment segment{.address = natural<Address>(json.at("address")),
+                           .bytes = natural<std::uint64_t>(json.at("bytes")),
+                           .first_block = device.blocks.size(),
+                           .block_count = json.at("blocks").size(),
+                           .stack = place(json.at("stack"), stacks_, "stacks"),
+                           .stream = place(json.at("stream"), streams_, "streams"),
+                           .pool = place(json.at("pool"), pools_, "pools"),
+                           .is_small = json.at("is_small").get<bool>(),
+                           .is_expandable = json.at("is_expandable").get<bool>()};
+    std::uint64_t left = segment.bytes;
+    for (const Json& each : json.at("blocks")) {
+      const auto state = std::ranges::find(kBlockStates, each.at("state").get_ref<const std::string&>());
+      CACHALOT_REQUIRE(state != kBlockStates.end(), "no state is {}",
+                       fmt::format("{}", Quoted{each.at("state").dump()}));
+      device.blocks.push_back({.address = natural<Address>(each.at("address")),
+                               .bytes = natural<std::uint64_t>(each.at("bytes"), left),
+                               .requested_bytes = natural<std::uint64_t>(each.at("requested_bytes")),
+                               .stack = place(each.at("stack"), stacks_, "stacks"),
+                               .details = place(each.at("details"), details_, "details"),
+                               .state = static_cast<HistoryBlock::State>(state - kBlockStates.begin())});
+      left -= device.blocks.back().bytes;
+    }
+    device.segments.push_back(segment);
+  }
+
+  static constexpr std::uint64_t kNoLine = std::numeric_limits<std::uint32_t>::max();
+
+  History history_;
+  int version_ = 0;
+  std::string section_;  // the newest key of the whole
+  std::string part_;     // the newest key of a device
+  std::vector<std::uint16_t> streams_;
+  std::vector<std::uint16_t> pools_;
+  std::vector<FrameId> frames_;
+  std::vector<StackId> stacks_;
+  std::vector<DetailsId> details_;
+};
+
+History of_history_json(InputFile file) {
+  HistoryJson history;
+  FileStream buffer(file);
+  std::istream stream(&buffer);
+  try {
+    const auto take = [&](int depth, HistoryJson::Event event, Json& parsed) {
+      return history.take(depth, event, parsed);
+    };
+    [[maybe_unused]] const Json emptied = Json::parse(stream, take);
+    CACHALOT_REQUIRE(file.trouble().empty(), "{}", file.trouble());
+    return history.finish();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: byte {}: {}", file.path(), buffer.position(), error.what()));
+  } catch (const Json::exception& error) {
+    throw InvalidArgument(fmt::format("{}: byte {}: {}", file.path(), buffer.position(), error.what()));
+  }
+}
+
 }  // namespace
 
 bool is_snapshot(InputFile& file) {
@@ -172,7 +353,10 @@ History read_snapshot_history(InputFile file) {
   const std::string path = file.path();
   require_snapshot(file);
   const bool is_json = begins_json(file.peek().value_or(0));
-  History history = is_json ? of_json(std::move(file)) : read_pickle(std::move(file));
+  const bool is_ours = is_json && file.begin().find("\"cachalot history\"") != std::string_view::npos;
+  History history = is_ours   ? of_history_json(std::move(file))
+                    : is_json ? of_json(std::move(file))
+                              : read_pickle(std::move(file));
   history.path = path;
   history.format = is_json ? HistoryFormat::torch_json : HistoryFormat::torch_pickle;
   return history;
