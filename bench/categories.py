@@ -38,6 +38,8 @@ WANTED = 0.97
 
 # What a program may call a block, the strongest first: a gradient that is an input of the next pass is a gradient.
 KINDS = ("parameters", "optimizer state", "gradients", "caches", "communication", "kept", "input", "activations")
+# PyTorch's workspaces for cuBLAS and cuBLASLt, which some libraries free at the end.
+WORKSPACES = (32 * 2**20, 2**20)
 # The categories that are right for input, which has no category of its own unless a backward pass needs it.
 OF_INPUT = ("unknown", "activations")
 
@@ -173,7 +175,8 @@ def expected_of(block: Block, truth: Truth) -> str:
              now - truth.since >= block.begin and (block.end is None or now - truth.since <= block.end)}
     if not kinds and truth.is_distributed and block.told == "communication":
         return "communication"
-    return next((kind for kind in KINDS if kind in kinds), "workspace" if block.end is None else "temporaries")
+    is_workspace = block.end is None or (block.bytes in WORKSPACES and block.told == "kept")
+    return next((kind for kind in KINDS if kind in kinds), "workspace" if is_workspace else "temporaries")
 
 
 def is_right(expected: str, told: str) -> bool:
