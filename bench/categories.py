@@ -226,6 +226,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or pathlib.Path(temporary)
         known = categories_programs.LIBRARY_PROGRAMS if options.libraries else categories_programs.PROGRAMS
+        for name in set(options.names) - {each.__name__ for each in known}:
+            parser.error(f"there is no program {name!r}")
+        folder.mkdir(parents=True, exist_ok=True)
         programs = [each for each in known if not options.names or each.__name__ in options.names]
         shares = [share_of(program, folder, options) for program in programs]
     whole = sum(each.bytes for each in shares)

@@ -5,9 +5,10 @@ A program is a function of the truth that it fills in: see categories.Truth.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -363,6 +364,16 @@ def static_cache(truth: Any) -> None:
         model(tokens_of(8, 256))
 
 
+@contextlib.contextmanager
+def runs_out_of_memory() -> Iterator[None]:
+    """What is in it runs out of memory, or the program fails."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        return
+    raise AssertionError("memory did not run out")
+
+
 def out_of_memory_in_forward(truth: Any) -> None:
     torch.cuda.set_per_process_memory_fraction(800 * 2**20 / torch.cuda.mem_get_info()[1])
     model = LanguageModel(6).cuda()
@@ -371,12 +382,8 @@ def out_of_memory_in_forward(truth: Any) -> None:
     optimizer.zero_grad()
     x = tokens_of(96)
     truth.says("input", x)
-    try:
-        with truth.saving():
-            word_loss(model(x)).backward()
-    except torch.OutOfMemoryError:
-        return
-    raise AssertionError("memory did not run out")
+    with runs_out_of_memory(), truth.saving():
+        word_loss(model(x)).backward()
 
 
 def out_of_memory_in_backward(truth: Any) -> None:
@@ -390,11 +397,8 @@ def out_of_memory_in_backward(truth: Any) -> None:
     truth.saved(loss)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 30 * 2**20) / torch.cuda.mem_get_info()[1])
-    try:
+    with runs_out_of_memory():
         loss.backward()
-    except torch.OutOfMemoryError:
-        return
-    raise AssertionError("memory did not run out")
 
 
 def out_of_memory_in_step(truth: Any) -> None:
@@ -406,12 +410,9 @@ def out_of_memory_in_step(truth: Any) -> None:
     loss.backward()
     truth.gradients(model)
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 64 * 2**20) / torch.cuda.mem_get_info()[1])
-    try:
+    with runs_out_of_memory():
         optimizer.step()
-    except torch.OutOfMemoryError:
-        truth.state(optimizer)
-        return
-    raise AssertionError("memory did not run out")
+    truth.state(optimizer)
 
 
 def two_optimizers(truth: Any) -> None:
@@ -704,7 +705,7 @@ PROGRAMS: list[Callable[[Any], None]] = [
 ]
 
 
-# Programs over libraries: what is not installed is left out.
+# Programs over libraries, which must be installed: a program imports what it needs.
 
 
 def transformers_classifier(truth: Any) -> None:
