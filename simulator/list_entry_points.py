@@ -11,6 +11,7 @@ import collections
 import glob
 import re
 import sys
+import textwrap
 
 TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})\)")  # not those of per-thread streams, which end in _ptsz or _ptds
 
@@ -30,11 +31,14 @@ def main():
                 forms[name].add(int(version))
     if len(forms) < 100:
         sys.exit(f"list_entry_points.py: only {len(forms)} functions in {sys.argv[1]}: nothing is written")
-    print(HEAD)
+    entries = []
     for name in sorted(forms):
-        print(f"FORMS({name}, {', '.join(str(version) for version in sorted(forms[name]))})")
+        entries.append(f"FORMS({name}, {', '.join(map(str, sorted(forms[name])))})")
         if name == "cuGraphInstantiate":  # a macro of cuda.h since CUDA 12
-            print("FORM(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)")
+            entries.append("FORM(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)")
+    print(HEAD)
+    unbreakable = " ".join(entry.replace(" ", "~") for entry in entries)
+    print(textwrap.fill(unbreakable, 120).replace("~", " "))
 
 
 if __name__ == "__main__":

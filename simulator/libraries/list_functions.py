@@ -11,6 +11,7 @@ import glob
 import re
 import subprocess
 import sys
+import textwrap
 
 LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]"
 # These are written by hand, in functions.cpp, graph_functions.cpp and recurrent_functions.cpp.
@@ -131,7 +132,8 @@ def main():
         handed_back = outputs(name, parameters)
         functions[name] = None if handed_back is None else [f"{kind}<{position}>" for position, kind in handed_back]
     print(HEAD)
-    print("\n".join(without_repetitions(functions)))
+    unbreakable = " ".join(entry.replace(" ", "~") for entry in without_repetitions(functions))
+    print(textwrap.fill(unbreakable, 120).replace("~", " "))
 
 
 if __name__ == "__main__":

@@ -63,8 +63,9 @@ endforeach()
 
 # The first form of what CUDA 3.2 gave 64-bit addresses is not there, but that of cuCtxCreate.
 file(STRINGS ${SOURCES}/simulator/entry_points.inc lines REGEX "^FORM")
+string(REGEX MATCHALL "FORMS?\\([^)]*\\)" entries "${lines}")
 set(forms "")
-foreach(line IN LISTS lines)
+foreach(line IN LISTS entries)
   if(line MATCHES "^FORM\\(.*, (.*)\\)$")
     list(APPEND forms ${CMAKE_MATCH_1})
     continue()
