@@ -16,6 +16,7 @@
 #include "pytorch/guarded.h"
 #include "pytorch/hooks.h"
 #include "pytorch/process.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
 namespace {
@@ -72,11 +73,16 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// The number of a new detector, which watches from now on.
+// The number of a new detector, which watches from now on. Python's main thread calls `on_sample`, unless it is null, soon
+// after the detector took samples by itself.
 CACHALOT_EXPORT long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence,
-                                               char* error, std::size_t capacity) {
+                                               int (*on_sample)(void*), char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
-    const LeakDetectorOptions options{warm_up, window, min_confidence};
+    LeakDetectorOptions options{warm_up, window, min_confidence};
+    const Python* const python = Python::instance();
+    if (on_sample != nullptr && python != nullptr) {
+      options.on_sample = [=] { python->add_pending_call(on_sample, nullptr); };  // needs no GIL, and takes none
+    }
     return Detectors::instance().add(std::make_shared<LeakDetector>(process_allocator(), options));
   });
 }

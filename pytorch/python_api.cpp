@@ -54,6 +54,7 @@ Python::Python() noexcept {
   look_up(is_finalizing_, "Py_IsFinalizing", "_Py_IsFinalizing");  // from 3.13 on; before
   look_up(save_thread_, "PyEval_SaveThread");
   look_up(restore_thread_, "PyEval_RestoreThread");
+  look_up(add_pending_call, "Py_AddPendingCall");
   look_up(current_frame, "PyEval_GetFrame");
   look_up(get_back, "PyFrame_GetBack");
   look_up(get_code, "PyFrame_GetCode");

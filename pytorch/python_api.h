@@ -70,6 +70,7 @@ class Python {
     PythonObject* const state_;
   };
 
+  int (*add_pending_call)(int (*)(void*), void*);
   PythonObject* (*current_frame)();
   PythonObject* (*get_back)(PythonObject*);
   PythonObject* (*get_code)(PythonObject*);

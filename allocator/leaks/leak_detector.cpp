@@ -1,10 +1,12 @@
 #include "cachalot/leak_detector.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <functional>
 #include <new>
 #include <optional>
+#include <random>
 #include <unordered_map>
 #include <utility>
 
@@ -26,7 +28,70 @@ namespace {
 // there may be this many beyond the live blocks.
 constexpr std::size_t kSpareSites = 4096;
 
+// Samples, oldest first, of which the last `window` are kept.
+using Samples = std::vector<std::size_t>;
+
+void append(Samples& samples, std::size_t value, std::size_t window) {
+  if (samples.size() == window) samples.erase(samples.begin());
+  samples.push_back(value);
+}
+
+// Keeps every second one, among them the newest.
+void thin_out(Samples& samples) {
+  std::size_t kept = 0;
+  for (std::size_t i = (samples.size() + 1) % 2; i < samples.size(); i += 2) samples[kept++] = samples[i];
+  samples.resize(kept);
+}
+
 }  // namespace
+
+// When samples are taken: at the ends of iterations, and between allocations, which are judged where iterations are too few.
+enum Moments : std::size_t { kIterations, kAllocations };
+template <typename Value>
+using ByMoments = std::array<Value, 2>;
+
+// Of all devices. In step with the allocator's own where all Changes are seen: with the guard on only those of blocks are.
+struct MemorySums {
+  std::size_t reserved = 0;
+  std::size_t allocated = 0;
+
+  void add(const Change& change) {
+    using Action = Change::Action;
+    const auto is = [&](Action action) { return change.action == action; };
+    if (is(Action::alloc)) allocated += change.block_bytes;
+    if (is(Action::free_requested)) allocated -= std::min(allocated, change.block_bytes);
+    if (is(Action::segment_alloc) || is(Action::segment_map)) reserved += change.bytes;
+    if (is(Action::segment_free) || is(Action::segment_unmap)) reserved -= std::min(reserved, change.bytes);
+  }
+  std::size_t idle() const { return reserved - std::min(reserved, allocated); }
+};
+
+// The moments of samples that are counted in allocations. Distances vary at random: those of a constant one, in step with a loop, would show a phase of the loop as growth. Not thread-safe.
+class SampleClock {
+ public:
+  // Counts an allocation. Returns true if it is the moment of a sample.
+  bool tick() {
+    ++ticks_;
+    if (--left_ > 0) return false;
+    left_ = 1 + random_() % (2 * distance_ - 1);
+    return true;
+  }
+  void double_distance() { distance_ *= 2; }
+  void restart(std::size_t distance) {
+    distance_ = distance;
+    left_ = 1;
+    ticks_ = 0;
+  }
+  std::size_t distance() const { return distance_; }  // mean
+  void count_from_now_on() { ticks_ = 0; }
+  std::size_t ticks() const { return ticks_; }  // since it was last told to count, or restarted
+
+ private:
+  std::size_t distance_ = 1;
+  std::size_t left_ = 1;
+  std::size_t ticks_ = 0;
+  std::minstd_rand random_;
+};
 
 // The live blocks that were allocated while somebody watched, by where they came from.
 // Invariant: a site's live bytes and blocks are the sums over its blocks. Not thread-safe.
@@ -37,8 +102,8 @@ class SiteTable {
     std::size_t live_bytes = 0;
     std::size_t live_blocks = 0;
     std::uint64_t allocated_blocks = 0;
-    std::vector<std::size_t> notes;  // live bytes at the ends of iterations, oldest first
-    std::size_t noted_blocks = 0;    // live at the last note
+    ByMoments<Samples> samples;                  // of live bytes
+    ByMoments<std::size_t> sampled_blocks = {};  // live at the last sample
   };
 
   void allocated(const Change& change, const CallStack& stack) {
@@ -64,17 +129,23 @@ class SiteTable {
     return block.bytes;
   }
 
-  // The end of an iteration: each site's live bytes are noted, if asked for, and of the notes the last `window` are kept.
-  // Sites without live blocks are forgotten: what gave everything back is no leak.
-  void end_iteration(bool note, std::size_t window) {
+  // What gave everything back is no leak from iteration to iteration. Its samples between allocations stay if `keeps_all`.
+  void end_iteration(bool keeps_all) {
     ++iterations_;
-    forget_empty_sites();
-    if (!note) return;
+    if (!keeps_all) forget_empty_sites();
     for (auto& [stack, site] : sites_) {
-      if (site.notes.size() == window) site.notes.erase(site.notes.begin());
-      site.notes.push_back(site.live_bytes);
-      site.noted_blocks = site.live_blocks;
+      if (site.live_blocks == 0) site.samples[kIterations].clear();
     }
+  }
+  void take_samples(Moments moments, std::size_t window) {
+    for (auto& [stack, site] : sites_) {
+      if (moments == kIterations && site.live_blocks == 0) continue;
+      append(site.samples[moments], site.live_bytes, window);
+      site.sampled_blocks[moments] = site.live_blocks;
+    }
+  }
+  void change_samples(Moments moments, void (*change)(Samples&)) {
+    for (auto& [stack, site] : sites_) change(site.samples[moments]);
   }
 
   std::uint64_t iterations() const { return iterations_; }
@@ -166,29 +237,36 @@ class SiteTable {
 
 class LeakDetector::Watch final : public Watcher, public ForkAware {
  public:
-  explicit Watch(const LeakDetectorOptions& options) : options_(options) {}
+  Watch(const LeakDetectorOptions& options, const MemorySums& sums) : options_(options), sums_(sums) {}
 
   void on_change(const Change& change, const CallStack& stack) noexcept override {
-    const bool is_alloc = change.action == Change::Action::alloc;
-    if (!is_alloc && change.action != Change::Action::free_requested) return;
+    using Action = Change::Action;
     const Lock lock(mutex_);
     try {
-      is_alloc ? table_.allocated(change, stack) : (void)table_.freed(change);
+      // Sampled before: what is needed for a moment only is free again before the next allocation.
+      if (change.action == Action::alloc && clock_.tick()) take_samples_between_allocations();
+      if (change.action == Action::alloc) table_.allocated(change, stack);
+      if (change.action == Action::free_requested) table_.freed(change);
+      sums_.add(change);
     } catch (const std::bad_alloc&) {  // the host has no memory: a block more that is unknown
     }
   }
 
-  void step(std::size_t reserved_bytes, std::size_t idle_bytes) {
+  void step(const MemorySums& sums) {
     require_own_process(kName);
     const Lock lock(mutex_);
-    const bool note = table_.iterations() >= options_.warm_up;
-    table_.end_iteration(note, options_.window);
-    if (!note) return;
-    for (auto* notes : {&reserved_, &idle_}) {
-      if (notes->size() == options_.window) notes->erase(notes->begin());
+    sums_ = sums;
+    allocations_ += clock_.ticks();
+    const bool is_warm = table_.iterations() >= options_.warm_up;
+    table_.end_iteration(!has_iterations());
+    if (is_warm) take_samples(kIterations);
+    if (!has_iterations()) {
+      clock_.count_from_now_on();
+      return;
     }
-    reserved_.push_back(reserved_bytes);
-    idle_.push_back(idle_bytes);
+    // From now on those between allocations are for what comes after the last iteration.
+    change_samples(kAllocations, [](Samples& samples) { samples.clear(); });
+    clock_.restart(1 + allocations_of_iteration() / kFewestSamples);
   }
 
   // The steepest `most`, and how many there are.
@@ -196,8 +274,9 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     require_own_process(kName);
     const Lock lock(mutex_);
     std::vector<Growing> growing;
+    const Judge judge = this->judge();
     table_.for_each([&](const SiteTable::Site& site) {
-      if (const auto trend = growth_of(site.notes, options_.min_confidence)) growing.push_back({&site, *trend});
+      if (const auto trend = judge.growth(site.samples)) growing.push_back({&site, *trend});
     });
     count = growing.size();
     std::ranges::sort(growing, std::greater<>(), [](const Growing& leak) { return leak.trend.slope; });
@@ -214,16 +293,67 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     report.live_blocks = table_.live_blocks();
     report.site_count = table_.site_count();
     report.sites = table_.largest(most);
-    if (reserved_.empty()) return report;
-    report.reserved_bytes = reserved_.back();
-    report.idle_bytes = idle_.back();
-    const auto idle = growth_of(idle_, options_.min_confidence);
-    if (idle && growth_of(reserved_, options_.min_confidence)) report.idle_bytes_per_iteration = idle->slope;
+    report.sample_allocations = sample_allocations();
+    if (reserved_[judged()].empty()) return report;
+    report.reserved_bytes = reserved_[judged()].back();
+    report.idle_bytes = idle_[judged()].back();
+    const auto idle = judge().growth(idle_);
+    if (idle && judge().growth(reserved_)) report.idle_bytes_per_iteration = idle->slope;
     return report;
   }
 
  private:
   static constexpr const char* kName = "the leak detector";
+
+  bool has_iterations() const CACHALOT_REQUIRES(mutex_) { return reserved_[kIterations].size() >= kFewestSamples; }
+  std::size_t allocations_of_iteration() const CACHALOT_REQUIRES(mutex_) {  // mean
+    return allocations_ / std::max<std::uint64_t>(1, table_.iterations());
+  }
+  // A program may go on for long after its last iteration: it trains, and then it serves.
+  Moments judged() const CACHALOT_REQUIRES(mutex_) {
+    constexpr std::size_t kManyIterations = 4;
+    const bool has_gone_on = clock_.ticks() > kManyIterations * (1 + allocations_of_iteration());
+    return has_iterations() && !has_gone_on ? kIterations : kAllocations;
+  }
+  // Which samples are judged, and of how many at least.
+  struct Judge {
+    Moments moments;
+    std::size_t fewest;
+    double min_confidence;
+
+    std::optional<Trend> growth(const ByMoments<Samples>& samples) const {
+      return samples[moments].size() < fewest ? std::nullopt : growth_of(samples[moments], min_confidence);
+    }
+  };
+  Judge judge() const CACHALOT_REQUIRES(mutex_) {
+    // The first iterations allocate what stays: that must be a small part.
+    const bool has_few = judged() == kAllocations && table_.iterations() > 0;
+    return {judged(), has_few ? 3 * kFewestSamples : kFewestSamples, options_.min_confidence};
+  }
+  std::size_t sample_allocations() const CACHALOT_REQUIRES(mutex_) {
+    return judged() == kAllocations ? clock_.distance() : 0;
+  }
+
+  void take_samples(Moments moments) CACHALOT_REQUIRES(mutex_) {
+    table_.take_samples(moments, options_.window);
+    append(reserved_[moments], sums_.reserved, options_.window);
+    append(idle_[moments], sums_.idle(), options_.window);
+  }
+  void change_samples(Moments moments, void (*change)(Samples&)) CACHALOT_REQUIRES(mutex_) {
+    table_.change_samples(moments, change);
+    change(reserved_[moments]);
+    change(idle_[moments]);
+  }
+  // They cover all since the clock began: of a full window every second one goes, and then the distances are twice as long.
+  void take_samples_between_allocations() CACHALOT_REQUIRES(mutex_) {
+    if (reserved_[kAllocations].size() == options_.window) {
+      change_samples(kAllocations, thin_out);
+      clock_.double_distance();
+    }
+    take_samples(kAllocations);
+    if (options_.on_sample) options_.on_sample();
+  }
+
   struct Growing {
     const SiteTable::Site* site;
     Trend trend;
@@ -240,9 +370,10 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
       leaks.push_back({.site = found != sites.end() ? *found : freed,
                        .bytes_per_iteration = trend.slope,
                        .confidence = trend.confidence,
-                       .iterations = site->notes.size(),
-                       .highest_bytes = std::max(site->live_bytes, site->notes.back()),
-                       .highest_blocks = std::max(site->live_blocks, site->noted_blocks)});
+                       .iterations = site->samples[judged()].size(),
+                       .sample_allocations = sample_allocations(),
+                       .highest_bytes = std::max(site->live_bytes, site->samples[judged()].back()),
+                       .highest_blocks = std::max(site->live_blocks, site->sampled_blocks[judged()])});
     }
     return leaks;
   }
@@ -250,9 +381,25 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   const LeakDetectorOptions options_;
   mutable SleepingMutex mutex_;  // taken under the devices' locks; nothing is called under it
   SiteTable table_ CACHALOT_GUARDED_BY(mutex_);
-  std::vector<std::size_t> reserved_ CACHALOT_GUARDED_BY(mutex_);  // at the ends of iterations, as the sites' notes
-  std::vector<std::size_t> idle_ CACHALOT_GUARDED_BY(mutex_);
+  SampleClock clock_ CACHALOT_GUARDED_BY(mutex_);
+  MemorySums sums_ CACHALOT_GUARDED_BY(mutex_);
+  std::uint64_t allocations_ CACHALOT_GUARDED_BY(mutex_) = 0;  // until the last step
+  ByMoments<Samples> reserved_ CACHALOT_GUARDED_BY(mutex_);    // taken with those of the sites
+  ByMoments<Samples> idle_ CACHALOT_GUARDED_BY(mutex_);
 };
+
+namespace {
+
+MemorySums sums_of(const CachingAllocator& allocator) {
+  MemorySums sums;
+  for (int device = 0; device < allocator.device_count(); ++device) {
+    sums.reserved += allocator.memory_reserved(device);
+    sums.allocated += allocator.memory_allocated(device);
+  }
+  return sums;
+}
+
+}  // namespace
 
 LeakDetector::LeakDetector(CachingAllocator& allocator, const LeakDetectorOptions& options)
     : allocator_(allocator), allocator_life_(allocator.life()) {
@@ -260,7 +407,7 @@ LeakDetector::LeakDetector(CachingAllocator& allocator, const LeakDetectorOption
                    options.window, kFewestSamples);
   CACHALOT_REQUIRE(options.min_confidence >= 0.5 && options.min_confidence < 1,
                    "min_confidence is {}; it must be at least 0.5 and less than 1", options.min_confidence);
-  watch_ = std::make_shared<Watch>(options);
+  watch_ = std::make_shared<Watch>(options, sums_of(allocator));
   allocator_.add_watcher(watch_);
 }
 
@@ -268,15 +415,7 @@ LeakDetector::~LeakDetector() {
   if (!allocator_life_.expired()) allocator_.remove_watcher(watch_.get());
 }
 
-void LeakDetector::step() {
-  std::size_t reserved = 0;
-  std::size_t allocated = 0;
-  for (int device = 0; !allocator_life_.expired() && device < allocator_.device_count(); ++device) {
-    reserved += allocator_.memory_reserved(device);
-    allocated += allocator_.memory_allocated(device);
-  }
-  watch_->step(reserved, reserved - std::min(reserved, allocated));
-}
+void LeakDetector::step() { watch_->step(allocator_life_.expired() ? MemorySums() : sums_of(allocator_)); }
 
 std::vector<Leak> LeakDetector::leaks(std::size_t most) const {
   std::size_t count = 0;
@@ -373,6 +512,10 @@ std::string headline(const AllocationSite& site) {
                    format_count(site.oldest_iterations, "iteration"), site.oldest_seconds);
 }
 
+std::string every(std::size_t allocations) {
+  return allocations == 1 ? "each allocation" : formatted("every {} allocations", allocations);
+}
+
 void write_frame(JsonWriter& json, const CallFrame& frame) {
   json.begin_object().member("function", frame.function).member("file", frame.file).member("line", frame.line);
   json.member("is_script", frame.is_script).end_object();
@@ -396,8 +539,8 @@ void write_leak(JsonWriter& json, const Leak& leak) {
   json.begin_object();
   write_members(json, leak.site);
   json.member("bytes_per_iteration", leak.bytes_per_iteration).member("confidence", leak.confidence);
-  json.member("iterations", leak.iterations).member("highest_bytes", leak.highest_bytes);
-  json.member("highest_blocks", leak.highest_blocks).end_object();
+  json.member("iterations", leak.iterations).member("sample_allocations", leak.sample_allocations);
+  json.member("highest_bytes", leak.highest_bytes).member("highest_blocks", leak.highest_blocks).end_object();
 }
 
 }  // namespace
@@ -413,8 +556,8 @@ std::string to_json(const AllocationSite& site) {
 std::string to_string(const Leak& leak) {
   const bool was_higher = leak.highest_bytes > leak.site.live_bytes;
   return formatted(
-      "+{} an iteration (confidence {:.4f}): {}{}\n{}",
-      format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
+      "+{} {} (confidence {:.4f}): {}{}\n{}", format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
+      leak.sample_allocations == 0 ? "an iteration" : every(leak.sample_allocations),
       std::min(leak.confidence, 0.9999),  // it is a test: never certain
       was_higher ? held(leak.highest_bytes, leak.highest_blocks) + " when the last iteration ended; now " : "",
       headline(leak.site), lines(leak.site.stack, "  "));
@@ -422,9 +565,10 @@ std::string to_string(const Leak& leak) {
 
 std::string to_string(const LeakReport& report) {
   const bool is_one = report.leak_count == 1;
-  std::string text = formatted("{} of {} grow{} after {}; {} live\n", format_count(report.leak_count, "site"),
-                               report.site_count, is_one ? "s" : "", format_count(report.iterations, "iteration"),
-                               held(report.live_bytes, report.live_blocks));
+  std::string text =
+      formatted("{} of {} grow{} after {}; {} live\n", format_count(report.leak_count, "site"),
+                std::max(report.site_count, report.leak_count), is_one ? "s" : "",
+                format_count(report.iterations, "iteration"), held(report.live_bytes, report.live_blocks));
   for (const Leak& leak : report.leaks) text += to_string(leak);
   if (report.leak_count > report.leaks.size()) {
     text += formatted("and {} more\n", report.leak_count - report.leaks.size());
@@ -441,7 +585,8 @@ std::string to_json(const LeakReport& report) {
   JsonWriter json;
   json.begin_object().member("iterations", report.iterations).member("live_bytes", report.live_bytes);
   json.member("live_blocks", report.live_blocks).member("site_count", report.site_count);
-  json.member("leak_count", report.leak_count).member("reserved_bytes", report.reserved_bytes);
+  json.member("leak_count", report.leak_count).member("sample_allocations", report.sample_allocations);
+  json.member("reserved_bytes", report.reserved_bytes);
   json.member("idle_bytes", report.idle_bytes).member("idle_bytes_per_iteration", report.idle_bytes_per_iteration);
   json.key("leaks").list(report.leaks, write_leak);
   json.key("sites").list(report.sites, write_site);

@@ -30,7 +30,7 @@ LISTED = 10  # sites that a report lists, unless asked for more
 _OPERATION = re.compile(r"\btorch::autograd::(?:generated::)?(\w+)::apply\(")
 
 _FUNCTIONS: Functions = {
-    "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double),
+    "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
     "leaks_step": (ctypes.c_int, ctypes.c_long),
     "leaks_end": (ctypes.c_int, ctypes.c_long),
     "track_begin": (ctypes.c_long,),
@@ -99,20 +99,26 @@ class Leak(AllocationSite):
     bytes_per_iteration: float  # Theil and Sen's slope
     confidence: float  # of Mann and Kendall's test
     iterations: int  # that were looked at
+    sample_allocations: int  # 0; or with too few iterations: so many allocations lie between two samples, and it grows so much
     highest_bytes: int  # live when the last iteration ended, or now if that is more
     highest_blocks: int
     suspects: tuple[Suspect, ...] = ()
 
     def __str__(self) -> str:
-        age = f"oldest {self.oldest_iterations} iterations ({self.oldest_seconds:.1f} s), " if self.live_blocks else ""
-        left = f"{_held(self.live_bytes, self.live_blocks)} left since the last iteration, " if self.was_freed else ""
+        unit = "sample" if self.sample_allocations else "iteration"
+        age = f"{self.oldest_seconds:.1f} s"
+        age = f"oldest {age}" if self.sample_allocations else f"oldest {self.oldest_iterations} iterations ({age})"
+        age = f"{age}, " if self.live_blocks else ""
+        left = f"{_held(self.live_bytes, self.live_blocks)} left since the last {unit}, " if self.was_freed else ""
         lines = [
-            f"+{bytes_text(round(self.bytes_per_iteration))} an iteration: "
+            f"+{bytes_text(round(self.bytes_per_iteration))} {_every(self.sample_allocations)}: "
             f"{_held(self.highest_bytes, self.highest_blocks)} from {where(self.frame)}",
-            f"  {left}{age}confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} iterations",
+            f"  {left}{age}confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} {unit}s",
         ]
         if self.frame and self.frame.source:
             lines.insert(1, f"  > {self.frame.source}")
+        if self.live_blocks and not self.sample_allocations and self.oldest_iterations <= 1:
+            lines.append("  its newest blocks grow, and no older ones are kept: sizes that rise look so, too")
         lines += [f"  {suspect}" for suspect in self.suspects]
         return "\n".join(lines)
 
@@ -130,7 +136,8 @@ class LeakReport:
     live_bytes: int
     live_blocks: int
     site_count: int  # places with live blocks
-    leak_count: int  # that grow
+    leak_count: int  # that grow, or grew until they were freed
+    sample_allocations: int  # as that of the leaks
     reserved_bytes: int  # when the last iteration ended
     idle_bytes: int  # of these, what no block has
     idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it; else 0
@@ -139,10 +146,13 @@ class LeakReport:
 
     def __str__(self) -> str:
         verb = "grows" if self.leak_count == 1 else "grow"
-        found = f"{self.leak_count} of {self.site_count} sites {verb} after {self.iterations} iterations"
-        if not self.iterations:
-            found = "no iteration was seen, and growth cannot be judged: no optimizer made a step, and nothing called "
-            found += f"cachalot.watch_leaks().step(); {self.site_count} sites"
+        grow = f"{self.leak_count} of {max(self.site_count, self.leak_count)} sites {verb}"
+        found = f"{grow} after {self.iterations} iterations"
+        if self.sample_allocations:
+            seen = "no iteration was seen: no optimizer made a step, and nothing called cachalot.watch_leaks().step()"
+            if self.iterations:
+                seen = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'} seen, too few or long ago"
+            found = f"{seen}. Judged from allocation to allocation, where loading a model looks like a leak, {grow}"
         lines = [f"cachalot leaks: {found}; {_held(self.live_bytes, self.live_blocks)} live"]
         lines += map(str, self.leaks)
         if self.leak_count > len(self.leaks):
@@ -220,7 +230,8 @@ class LeakDetector:
         if warm_up < 0 or window < 0:
             raise ValueError(f"warm_up is {warm_up} and window is {window}; neither may be negative")
         self._plug = _plug()
-        self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, bad_input=ValueError)
+        soon = ctypes.cast(_AFTER_SAMPLE, ctypes.c_void_p) if on_optimizer_step else None
+        self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, soon, bad_input=ValueError)
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
         self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
         self._looks: _Looks | None = None
@@ -231,7 +242,7 @@ class LeakDetector:
         self._step()
 
     def leaks(self, most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
-        """Returns the sites that grow, the steepest first; none before warm_up + 8 steps. `report` has more."""
+        """Returns the sites that grow, the steepest first; none before warm_up + 8 steps or 8 allocations. `report` has more."""
         return tuple(leak for leak in self.report(most, suspects=suspects).leaks if leak.live_blocks)
 
     def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
@@ -275,12 +286,13 @@ class LeakDetector:
             raise RuntimeError("this leak detector was closed; it counts no more iterations")
         self._plug.call("leaks_step", self._number)
         if self._looks:
-            self._looks.after_step(self)
+            self._looks.after(self, "iteration")
 
     def _best(self, leak: Leak, found: list[Suspect]) -> tuple[Suspect, ...]:
-        """The suspects found now or, where the leak was freed meanwhile, those that were seen while it grew."""
+        """The suspects found now or, where they were let go of meanwhile, those that were seen while the leak grew."""
         seen = self._looks.seen.get(leak.stack, ()) if self._looks else ()
-        return seen if seen and (leak.was_freed or not found) else tuple(found)
+        is_gone = 2 * leak.live_blocks < leak.highest_blocks or all(suspect.kind in ("cycle", "unknown") for suspect in found)
+        return seen if seen and is_gone else tuple(found)
 
     def _on_optimizer_step(self) -> None:
         if not self._is_inherited:
@@ -302,35 +314,48 @@ class _Looks:
 
     def __init__(self) -> None:
         self.seen: dict[tuple[Frame, ...], tuple[Suspect, ...]] = {}
-        self._iterations = 0
-        self._next = 10
         self._began = time.monotonic()
         self._spent = 0.0
+        self._counts = {"iteration": 0, "sample": 0}
+        self._next = {"iteration": 10, "sample": 10}
 
-    def after_step(self, detector: LeakDetector) -> None:
-        self._iterations += 1
-        if self._iterations < self._next:
+    def after(self, detector: LeakDetector, unit: str) -> None:
+        """An iteration has ended, or the detector has taken a sample between allocations."""
+        self._counts[unit] += 1
+        if self._counts[unit] < self._next[unit]:
             return
-        self._next += self._next // 2
+        self._next[unit] += self._next[unit] // 2 if unit == "iteration" else self._next[unit]
         began = time.monotonic()
         if self._spent > max(3.0, (began - self._began) / 50):
             return
         collects = gc.isenabled()
         gc.disable()
         try:
-            self._look(detector)
+            self._look(detector, f" (seen at {unit} {self._counts[unit]})")
         finally:
             if collects:
                 gc.enable()
         self._spent += time.monotonic() - began
 
-    def _look(self, detector: LeakDetector) -> None:
+    def _look(self, detector: LeakDetector, when: str) -> None:
         before, self.seen = self.seen, {}  # the report is to tell what is there now
         found = {leak.stack: leak.suspects for leak in detector.report().leaks if leak.suspects}
-        self.seen = before | {stack: tuple(map(self._dated, suspects)) for stack, suspects in found.items()}
+        dated = {
+            stack: tuple(dataclasses.replace(suspect, text=suspect.text + when) for suspect in suspects)
+            for stack, suspects in found.items()
+        }
+        self.seen = before | dated
 
-    def _dated(self, suspect: Suspect) -> Suspect:
-        return dataclasses.replace(suspect, text=f"{suspect.text} (seen at iteration {self._iterations})")
+
+def _after_sample(_: object) -> int:
+    """Python's main thread calls it between two of its instructions."""
+    detector = detector_of_process()
+    if detector is not None and detector._looks is not None and not detector._is_inherited:
+        detector._looks.after(detector, "sample")
+    return 0
+
+
+_AFTER_SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_after_sample)
 
 
 class track:
@@ -558,6 +583,10 @@ def shown(file: str) -> str:
         return file.removeprefix(os.getcwd() + os.sep)
     except OSError:  # the folder was removed
         return file
+
+
+def _every(allocations: int) -> str:
+    return "an iteration" if not allocations else "each allocation" if allocations == 1 else f"every {allocations} allocations"
 
 
 def _held(size: int, blocks: int) -> str:

@@ -23,10 +23,10 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ._leaks import Suspect, shown
+from ._leaks import Suspect, is_of_library, shown
 
 _DEEPEST = 12  # references from a tensor up to a name
 _MOST_NODES = 20_000  # objects looked at for one leak
@@ -58,28 +58,31 @@ def find(leaks: list[set[int]]) -> list[list[Suspect]]:
 class _Node:
     """An object on the way up. Objects are held by these alone, so that we know our own references from others'."""
 
-    __slots__ = ("below", "object", "reached")
+    __slots__ = ("below", "children", "key", "object", "reached")
 
-    def __init__(self, object: Any, below: _Node | None, reached: set[int]) -> None:
+    def __init__(self, object: Any, key: int = 0) -> None:
         self.object: Any = object
-        self.below = below  # the node on the way down to most of the tensors
-        self.reached = reached  # keys of the tensors (addresses of their blocks) to which it leads
+        self.key = key  # of a tensor from which a way begins: the address of its block, say
+        self.children: list[_Node] = []  # to whose objects this one refers
+        self.reached = 0  # a bit for each key of tensors to which it leads
+        self.below: _Node | None = None  # the child that leads to most
 
 
 class _Name:
     """Where a way up ends: at something that the program can name."""
 
-    def __init__(self, kind: str, name: str, place: str, top: _Node, reached: set[int]) -> None:
+    def __init__(self, kind: str, name: str, place: str, top: _Node) -> None:
         self.kind = kind
         self.name = name
         self.place = place  # "a global of train", say
         self.top = top
-        self.reached = reached
+        self.reached = set[int]()  # keys of the tensors to which it leads
+        self.keys: list[int] = []  # of all tensors, by the bits of nodes
 
     @functools.cached_property
     def way(self) -> list[tuple[_Node, str]]:
         """The nodes from below the top to where the tensors come together, each with how the one above reaches it."""
-        return _way_down(self.top, self.reached)
+        return _way_down(self.top)
 
     @property
     def passed(self) -> list[Any]:
@@ -100,10 +103,13 @@ class _Name:
 class _Search:
     def __init__(self) -> None:
         self._locals = _local_names()
-        self._tensors = [_Node(tensor, None, {address}) for tensor, address in _cuda_tensors()]
+        self._tensors = [_Node(tensor, address) for tensor, address in _cuda_tensors()]
 
     def suspects(self, addresses: set[int]) -> list[Suspect]:
-        nodes = [node for node in self._tensors if node.reached <= addresses]
+        nodes = [node for node in self._tensors if node.key in addresses]
+        # A gradient belongs to its tensor in C++: no object of Python's refers to it.
+        held = {id(node.object) for node in nodes}
+        nodes += [node for node in self._with_gradients if node.key in addresses and id(node.object) not in held]
         names = self._names(nodes)
         contexts = [name for name in names if name.kind == "context"]
         names = [name for name in names if name.kind != "context"]
@@ -118,8 +124,8 @@ class _Search:
             if not name.reached.isdisjoint(rest):
                 suspects[name.key] = _suspect(name, None, len(name.reached & rest))
         found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
-        if (found or _autocast_caches()) and 2 * sum(suspect.blocks for suspect in found) < len(addresses):
-            return [_unknown(found[0].blocks if found else 0, len(addresses))]
+        if 2 * sum(suspect.blocks for suspect in found) < len(addresses):
+            return [_unknown(found[0].blocks if found else 0, len(addresses), len({node.key for node in nodes}))]
         return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
@@ -130,10 +136,16 @@ class _Search:
                     yield name, functions, saved & addresses
 
     @functools.cached_property
+    def _with_gradients(self) -> list[_Node]:
+        """The tensors that have a gradient, with the address of its block."""
+        gradients = ((node.object, _attribute(node.object, "grad")) for node in self._tensors if _attribute(node.object, "is_leaf"))
+        return [_Node(tensor, _cuda_address(gradient)) for tensor, gradient in gradients if gradient is not None]
+
+    @functools.cached_property
     def _graphs(self) -> list[tuple[_Name, int, set[int]]]:
         """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
-        ends = [_Node(node.object, None, {id(node.object)}) for node in self._tensors if _has_graph(node.object)]
-        by_key = {id(node.object): node for node in ends}
+        ends = [_Node(node.object, id(node.object)) for node in self._tensors if _has_graph(node.object)]
+        by_key = {node.key: node for node in ends}
         graphs: list[tuple[_Name, int, set[int]]] = []
         for name in self._names(ends):
             functions, saved = _saved_blocks(_attribute(by_key[key].object, "grad_fn") for key in name.reached)
@@ -147,8 +159,9 @@ class _Search:
         if not graphs:
             return []
         functions, saved = _saved_blocks(graphs)
-        top = _Node(None, None, set(range(len(graphs))))
-        return [(_Name("gradient", ".grad", "", top, top.reached), functions, saved)]
+        name = _Name("gradient", ".grad", "", _Node(None))
+        name.reached = set(range(len(graphs)))
+        return [(name, functions, saved)]
 
     def _names(self, tensors: list[_Node]) -> list[_Name]:
         """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
@@ -160,13 +173,12 @@ class _Search:
             ascent.step()
             ascent.frontier = [node for node in ascent.frontier if not self._finish(node, names)]
         if not ascent.frontier and not names and ascent.met_again:
-            reached = set[int]().union(*(node.reached for node in tensors))
-            names.append(_cycle(ascent.met_again, reached))
-        merged = _merged(names)
-        if merged and len(merged[0].reached) < _LEAST_SHARE * len(tensors):  # linked objects, each with few
-            names = [_Name(name.kind, name.name, name.place, name.top, name.reached) for name in merged]
-            merged = _merged(names, by=lambda name: (name.kind, name.name, name.place))
-        return merged
+            names.append(_cycle(ascent.met_again))
+            names[0].reached = {node.key for node in tensors}
+        else:
+            ascent.settle(names)
+            names = [part for name in names for part in _by_attributes(name)]
+        return _merged(names)
 
     def _finish(self, node: _Node, names: list[_Name]) -> bool:
         """Whether the way up ends here; if so, at a name, which is added."""
@@ -180,33 +192,36 @@ class _Search:
 
         held = node.object
         if _is(held, functools._lru_cache_wrapper):
-            return _Name("cache", _function_name(held.__wrapped__), "", node, node.reached)
+            return _Name("cache", _function_name(held.__wrapped__), "", node)
         if _is(held, torch._C._FunctionBase):  # the ctx of an autograd function of the program's
-            return _Name("context", type(held).__name__.removesuffix("Backward"), "", node, node.reached)
+            return _Name("context", type(held).__name__.removesuffix("Backward"), "", node)
         if _is(held, BaseException):
-            return _Name("exception", type(held).__name__, "", node, node.reached)
+            return _Name("exception", type(held).__name__, "", node)
         for name, place in self._locals.get(id(held), ()):  # of the innermost function that has one
-            return _Name("variable", name, place, node, node.reached)
+            return _Name("variable", name, place, node)
         if _is(held, dict) and node.below is not None:
             module = _module_of(held)
             if module is not None:
                 key = _key_of(held, node.below.object)
                 name = key if type(key) is str else _short(key)
-                return _Name("variable", name, f"a global of {module}", node.below, node.reached)
+                return _Name("variable", name, f"a global of {module}", node.below)
         if _is(held, type) and node.below is not None:
-            return _Name("variable", held.__qualname__, "a class", node, node.reached)
+            return _Name("variable", held.__qualname__, "a class", node)
         return None
 
 
 class _Ascent:
-    """The way up from tensors, step by step: whoever refers to an object of the frontier, with all tensors it leads to."""
+    """The way up from tensors, step by step: the objects that refer to those of the frontier. Each is met once."""
 
     def __init__(self, tensors: list[_Node]) -> None:
         self.frontier = tensors
-        self.met_again: list[_Node] = []  # that referred, themselves, to what they are referred by
-        self._nodes = list(tensors)  # objects stay, or others could have their ids
-        self._reached = {id(node.object): set(node.reached) for node in tensors}
+        self.met_again: list[_Node] = []  # that refer to what came after them, too
+        self._keys = list({node.key: None for node in tensors})
+        self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
         self._steps = 0
+        self._bits = {key: 1 << i for i, key in enumerate(self._keys)}
+        for node in tensors:  # which may have been on another's way
+            node.reached, node.children, node.below = self._bits[node.key], [], None
 
     def goes_on(self) -> bool:
         return self._steps < _DEEPEST and len(self._nodes) < _MOST_NODES
@@ -214,27 +229,98 @@ class _Ascent:
     def step(self) -> None:
         self._steps += 1
         below = {id(node.object): node for node in self.frontier}
-        found: list[_Node] = []
-        for referrer in gc.get_referrers(*[node.object for node in self.frontier]):
+        self.frontier = []
+        for referrer in gc.get_referrers(*[node.object for node in below.values()]):
             if _is_ours(referrer):
                 continue
             children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
-            is_module = _is(referrer, dict) and _module_of(referrer) is not None  # each of its variables is a name
-            parts = [[child] for child in children] if is_module else [children]
-            found += [self._node(referrer, part) for part in parts if part]
-        self.frontier = [node for node in found if node.reached]
-        self._nodes += self.frontier
+            if _is(referrer, dict) and _module_of(referrer) is not None:  # each of its variables is a name
+                for child in children:
+                    self._add(referrer, [child], (id(referrer), id(child.object)))
+            elif children:
+                self._add(referrer, children, id(referrer))
 
-    def _node(self, referrer: Any, children: list[_Node]) -> _Node:
-        """With the tensors to which the object was not known to lead: those of a shorter way are done."""
-        most = max(children, key=lambda child: len(child.reached))
-        known = self._reached.setdefault(id(referrer), set())
-        reached = set[int]().union(*(child.reached for child in children))
-        node = _Node(referrer, most, reached - known)
-        if known:
+    def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = _Node(referrer)
+            node.below = children[0]
+            self.frontier.append(node)
+        else:
             self.met_again.append(node)
-        known |= node.reached
-        return node
+        node.children += children
+
+    def settle(self, names: list[_Name]) -> None:
+        """Lets the names know the tensors to which they lead, and the nodes under them the child that leads to most."""
+        order = _children_first([name.top for name in names])
+        changes = True
+        while changes:  # once more for each cycle within a cycle
+            changes = False
+            for node in order:
+                before = node.reached
+                for child in node.children:
+                    node.reached |= child.reached
+                changes |= node.reached != before
+        for name in names:
+            name.keys = self._keys
+            name.reached = _keys_of(self._keys, name.top.reached)
+        places = {id(node): place for place, node in enumerate(order)}
+        for place, node in enumerate(order):
+            lower = [child for child in node.children if places[id(child)] < place]  # or one would go down in circles
+            node.below = max(lower, key=lambda child: _count(child.reached), default=None)
+            node.reached = self._bits.get(node.key, 0)
+            for child in lower:
+                node.reached |= child.reached
+
+
+def _keys_of(keys: list[int], bits: int) -> set[int]:
+    return {key for i, key in enumerate(keys) if bits >> i & 1}
+
+
+def _by_attributes(name: _Name) -> list[_Name]:
+    """The name, or where the ways come together in an object, one for each of its attributes: these are what a program empties."""
+    nodes = [name.top, *(node for node, _ in name.way)]
+    last = nodes[-1]
+    owner = nodes[-2].object if len(nodes) > 1 and _is(last.object, dict) else last.object
+    is_object = all(_label(last.object, child.object).startswith(".") for child in last.children)
+    is_chain = any(type(child.object) is type(owner) for child in last.children)
+    most = max((_count(child.reached) for child in last.children), default=0)
+    if not is_object or is_chain or len(last.children) < 2 or 2 * most < _count(last.reached):
+        return [name]
+    parts: list[_Name] = []
+    for child in last.children:
+        below = child
+        for node in reversed(nodes):
+            copy = _Node(node.object)
+            copy.below, copy.reached = below, child.reached
+            below = copy
+        part = _Name(name.kind, name.name, name.place, below)
+        part.reached = _keys_of(name.keys, child.reached)
+        parts.append(part)
+    return parts
+
+
+def _children_first(tops: list[_Node]) -> list[_Node]:
+    """All nodes below, each after its children, but for one of each cycle."""
+    order: list[_Node] = []
+    seen: set[int] = set()
+    for top in tops:
+        way = [] if id(top) in seen else [(top, iter(top.children))]
+        seen.add(id(top))
+        while way:
+            node, children = way[-1]
+            child = next((child for child in children if id(child) not in seen), None)
+            if child is None:
+                order.append(node)
+                way.pop()
+            else:
+                seen.add(id(child))
+                way.append((child, iter(child.children)))
+    return order
+
+
+def _count(bits: int) -> int:
+    return bin(bits).count("1")
 
 
 def _is_ours(referrer: Any) -> bool:
@@ -243,31 +329,36 @@ def _is_ours(referrer: Any) -> bool:
     return _is(referrer, (_Node, _Search, types.ModuleType))
 
 
-def _merged(names: list[_Name], by: Callable[[_Name], tuple[str, str, str]] = lambda name: name.key) -> list[_Name]:
+def _merged(names: list[_Name]) -> list[_Name]:
     """One entry a place, the ones that lead to most first."""
     merged: dict[tuple[str, str, str], _Name] = {}
     for name in names:
-        known = merged.setdefault(by(name), name)
+        known = merged.setdefault(name.key, name)
         if known is not name:
             known.reached = known.reached | name.reached
     return sorted(merged.values(), key=lambda name: -len(name.reached))
 
 
-def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
+def _cycle(met_again: list[_Node]) -> _Name:
     kinds = {type(node.object).__name__ for node in met_again if not _is(node.object, _CONTAINERS)}
-    return _Name("cycle", " and ".join(sorted(kinds)), "", met_again[0], reached)
+    return _Name("cycle", " and ".join(sorted(kinds)), "", met_again[0])
 
 
 # --- what is said ------------------------------------------------------------------------------------------------------
 
 
-def _unknown(most: int, blocks: int) -> Suspect:
+def _unknown(most: int, blocks: int, with_tensors: int) -> Suspect:
     """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
-    kept = "as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
+    kept = "C++ keeps them, as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
     if _autocast_caches():
-        kept = "perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it each iteration"
-    text = f"no object is known that keeps most of these {blocks} blocks (of those found, one keeps {most}): C++ keeps them"
-    return Suspect("unknown", "", most, f"{text}, {kept}")
+        kept = (
+            "C++ keeps them, perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it "
+            "each iteration"
+        )
+    elif with_tensors == blocks:
+        kept = "Python's tensors lie in all of them, and C keeps these, as it does the arguments of atexit.register()"
+    found = f" (of those found, one keeps {most})" if most else ""
+    return Suspect("unknown", "", most, f"no object is known that keeps most of these {blocks} blocks{found}: {kept}")
 
 
 def _autocast_caches() -> bool:
@@ -345,7 +436,7 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
         advice = "Keep loss.item() or .detach() it" if count > 1 else ".detach() it between iterations"
     elif _any_has_graph(name):
         text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
-        advice = "Keep loss.item() or .detach() it"
+        advice = "Keep loss.item() of a loss, and of others what is needed on the host: .detach().cpu()"
     else:
         advice = "Empty it, or keep what is needed on the host"
     return Suspect(kind, path, blocks, f"{text}. {advice}")
@@ -388,11 +479,11 @@ def _hooked(name: _Name, path: str) -> str:
     return owner if attribute.endswith("_hooks") else ""
 
 
-def _way_down(top: _Node, reached: set[int]) -> list[tuple[_Node, str]]:
-    is_one = len(reached) == 1  # nothing to come together: down to the tensor
+def _way_down(top: _Node) -> list[tuple[_Node, str]]:
+    is_one = _count(top.reached) <= 1  # nothing to come together: down to the tensor
     way: list[tuple[_Node, str]] = []
     node = top
-    while node.below is not None and (is_one or len(node.below.reached) >= max(2, len(node.reached))):
+    while node.below is not None and (is_one or _count(node.below.reached) >= max(2, _count(node.reached))):
         way.append((node.below, _label(node.object, node.below.object)))
         node = node.below
     return way
@@ -521,7 +612,9 @@ def _addresses_saved_by(function: Any) -> Iterator[int]:
     import torch
 
     attributes = _instance_attributes(function) if _is(function, torch._C._FunctionBase) else None
-    yield from (address for _, tensor in _items(attributes or {}) if _is_tensor(tensor) and (address := _cuda_address(tensor)))
+    kept = [held for _, held in _items(attributes or {})]
+    kept += [part for held in kept if _is(held, _CONTAINERS) for part in gc.get_referents(held)]
+    yield from (address for tensor in kept if _is_tensor(tensor) and (address := _cuda_address(tensor)))
     for attribute in _saved_attributes(function.__class__):
         try:
             value: Any = getattr(function, attribute)
@@ -546,7 +639,7 @@ def _local_names() -> dict[int, list[tuple[str, str]]]:
     for walked in sys._current_frames().values():
         while walked is not None:
             is_function = walked.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
-            if is_function and not _is_own(walked.f_code):
+            if is_function and not is_of_library(walked.f_code.co_filename):  # its callers' variables say more
                 _add_locals(walked, names)
             walked = walked.f_back
     # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.

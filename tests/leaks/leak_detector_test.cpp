@@ -20,6 +20,7 @@ using cachalot::AllocationTrack;
 using cachalot::CachingAllocator;
 using cachalot::Leak;
 using cachalot::LeakDetector;
+using cachalot::LeakDetectorOptions;
 using cachalot::LeakReport;
 using cachalot::SimulatedDevice;
 using cachalot::TrackReport;
@@ -139,6 +140,82 @@ TEST(LeakDetector, TellsOfReservedMemoryThatGrowsIdle) {
     EXPECT_EQ(report.idle_bytes_per_iteration > 20 * 1024 * kKiB, growth != 0) << to_string(report);
     EXPECT_EQ(to_string(report).find("of reserved memory that lies idle") != std::string::npos, growth != 0);
   }
+}
+
+// Nobody says where an iteration ends: samples are taken by allocations, over the whole run.
+TEST_P(LeakDetectorOnEveryHeap, JudgesByAllocationsWhereNoStepIsMade) {
+  World world(GetParam());
+  std::size_t samples = 0;
+  LeakDetectorOptions options;
+  options.on_sample = [&] { ++samples; };
+  LeakDetector detector(world.allocator, options);
+  for (int i = 0; i < 3000; ++i) {
+    use_for_a_moment(world);
+    if (i % 3 == 0) keep_an_activation(world);
+  }
+  const std::vector<Leak> leaks = detector.leaks();
+  ASSERT_EQ(leaks.size(), 1u) << to_string(detector.report());
+  EXPECT_TRUE(is_at(leaks[0].site, "keep_an_activation"));
+  EXPECT_EQ(leaks[0].sample_allocations, 64u) << "64 samples of 4,000 allocations, and at least half as many";
+  EXPECT_NEAR(leaks[0].bytes_per_iteration, 64.0 / 4 * 64 * kKiB, 0.1 * 64 / 4 * 64 * kKiB);
+  EXPECT_GE(leaks[0].iterations, 32u);
+  EXPECT_LE(leaks[0].iterations, 64u);
+  EXPECT_GT(samples, 64u + 5 * 24);
+  EXPECT_LT(samples, 64u + 6 * 40);
+  EXPECT_NE(to_string(leaks[0]).find(" every 64 allocations "), std::string::npos) << to_string(leaks[0]);
+
+  EXPECT_EQ(detector.report().sample_allocations, 64u);
+}
+
+// A program makes some steps, and then it serves: what it keeps then is found, and nothing before.
+TEST(LeakDetector, JudgesByAllocationsAfterTheLastStepAndWhereStepsAreFew) {
+  for (const int steps : {3, 30}) {
+    World world;
+    LeakDetector detector(world.allocator);
+    for (int step = 0; step < steps; ++step) {
+      for (int i = 0; i < 10; ++i) use_for_a_moment(world);
+      detector.step();
+    }
+    EXPECT_TRUE(detector.leaks().empty()) << to_string(detector.report());
+    for (int i = 0; i < 200; ++i) {
+      use_for_a_moment(world);
+      keep_an_activation(world);
+    }
+    const std::vector<Leak> leaks = detector.leaks();
+    ASSERT_EQ(leaks.size(), 1u) << steps << to_string(detector.report());
+    EXPECT_TRUE(is_at(leaks[0].site, "keep_an_activation"));
+    EXPECT_GT(leaks[0].sample_allocations, 0u);
+    for (int step = 0; step < 12; ++step) {
+      use_for_a_moment(world);
+      detector.step();
+    }
+    EXPECT_TRUE(detector.leaks().empty()) << "it grows no longer\n" << to_string(detector.report());
+  }
+}
+
+// Loading grows and ends; an iteration of 50 allocations rises and falls, whatever of it the samples hit.
+TEST(LeakDetector, TakesNeitherLoadingNorIterationsForLeaksWhereNoStepIsMade) {
+  World world;
+  LeakDetector detector(world.allocator);
+  for (int i = 0; i < 100; ++i) keep_a_loss(world);
+  for (int iteration = 0; iteration < 40; ++iteration) {
+    for (int i = 0; i < 50; ++i) keep_an_activation(world);
+    for (int i = 0; i < 50; ++i) {
+      world.allocator.deallocate(world.kept.back());
+      world.kept.pop_back();
+    }
+    if (iteration < 5) continue;  // so far the loading is a good part of it
+    ASSERT_TRUE(detector.leaks().empty()) << iteration << to_string(detector.report());
+  }
+}
+
+TEST(LeakDetector, TellsOfIdleMemoryThatGrowsWhereNoStepIsMade) {
+  World world;
+  LeakDetector detector(world.allocator);
+  for (std::size_t i = 0; i < 30; ++i) world.allocator.deallocate(world.allocator.allocate((20 + 2 * i) * 1024 * kKiB));
+  const LeakReport report = detector.report();
+  EXPECT_EQ(report.leak_count, 0u) << to_string(report);
+  EXPECT_GT(report.idle_bytes_per_iteration, 20.0 * 1024 * kKiB) << to_string(report);
 }
 
 TEST(LeakDetector, DoesNotTakeSitesThatSwingForLeaks) {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import leak_programs
 import pytest
 import world
 from test_simulate import COMMAND, simulate
@@ -580,3 +582,15 @@ weights + 1
 """
     done, _ = simulate(tmp_path, program)
     assert "a kernel uses [0x" in done.stderr and "is asleep" in done.stderr, done.stderr
+
+
+def test_the_leak_report_names_the_programs_line_suspect_and_cure_as_without_computing(tmp_path: Path) -> None:
+    names = [row.name for row in leak_programs.TABLE[::3]]
+    program = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport torch, cachalot, leak_programs\n"
+    done, _ = simulate(tmp_path, f"{program}cachalot.enable()\nleak_programs.main({names!r})\n")
+    answers = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert list(answers) == names, done.stderr
+    for row in leak_programs.TABLE[::3]:
+        # The simulator's Python computes a backward pass, on a thread that has no line of the program's.
+        trouble = leak_programs.trouble(row, answers[row.name], where="" if row.operation else None)
+        assert not trouble, trouble

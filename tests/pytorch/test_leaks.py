@@ -613,11 +613,21 @@ def test_what_a_function_has_let_go_of_is_reported_as_it_grew():
     assert "(seen at iteration 10)" in process.stderr
 
 
-def test_a_program_without_iterations_is_told_so():
-    process = run_python("kept = [torch.empty(1000, device='cuda') for _ in range(14)]", CACHALOT_LEAK_REPORT=1)
+def test_a_program_without_iterations_is_told_so_and_judged_by_its_allocations():
+    process = run_python("""
+def main():
+    kept = []
+    for _ in range(40):
+        passed = torch.empty(1000, device="cuda")
+        kept.append(torch.empty(2000, device="cuda"))  # here
+main()
+passed = torch.empty(1000, device="cuda")
+""", CACHALOT_LEAK_REPORT=1)
     succeeds(process)
-    assert "cachalot leaks: no iteration was seen, and growth cannot be judged" in process.stderr
-    assert "in 14 blocks live" in process.stderr
+    assert "cachalot leaks: no iteration was seen" in process.stderr and "1 of 1 sites grows" in process.stderr
+    assert "every 2 allocations: 312.00 KiB in 39 blocks from <string>:" in process.stderr
+    assert "the list `kept` (a variable of main() in <string>) holds " in process.stderr
+    assert "(seen at sample 40)" in process.stderr
 
 
 def test_after_a_close_nobody_watches_until_somebody_does_again():
@@ -643,7 +653,7 @@ assert cachalot.leaks() == ()
     process = run_python(closed + again)
     succeeds(process)
     assert "Traceback" not in process.stderr
-    assert process.stderr.count("cachalot leaks: ") == 1 and "after 1 iterations" in process.stderr
+    assert process.stderr.count("cachalot leaks: ") == 1 and "1 iteration seen, too few" in process.stderr
 
 
 def test_a_forked_child_counts_nothing_and_reports_nothing():

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct LeakDetectorOptions {
   /// Confidence that a reported site grows, in [0.5, 1). The false-positive probability is at most
   /// 1 - min_confidence for each site.
   double min_confidence = 0.999;
+  /// Called when the detector takes samples by itself, with locks held: it may not block, throw or
+  /// call the allocator.
+  std::function<void()> on_sample{};
 };
 
 /// A Leak is a site whose live bytes grow.
@@ -30,6 +34,9 @@ struct Leak {
   double bytes_per_iteration = 0;  ///< growth: the median of the slopes of all pairs of samples
   double confidence = 0;           ///< that it grows, in [min_confidence, 1]
   std::size_t iterations = 0;      ///< samples that were compared
+  /// Mean distance of two samples in allocations, where the program makes too few steps and the
+  /// detector samples by itself; bytes_per_iteration is the growth over this distance. 0: steps.
+  std::size_t sample_allocations = 0;
   std::size_t highest_bytes = 0;   ///< live when the last iteration ended, or now if that is more
   std::size_t highest_blocks = 0;  ///< as highest_bytes
 };
@@ -37,13 +44,14 @@ struct Leak {
 /// A LeakReport is the state of a LeakDetector at one moment. Blocks allocated before the detector
 /// was made are not in it.
 struct LeakReport {
-  std::uint64_t iterations = 0;    ///< calls of step() so far
-  std::size_t live_bytes = 0;      ///< of the live blocks, as memory_allocated counts
-  std::size_t live_blocks = 0;     ///< number of live blocks
-  std::size_t site_count = 0;      ///< places that have live blocks
-  std::size_t leak_count = 0;      ///< places whose live bytes grow
-  std::size_t reserved_bytes = 0;  ///< memory_reserved at the last step, of all devices
-  std::size_t idle_bytes = 0;      ///< of these, the bytes in no block
+  std::uint64_t iterations = 0;  ///< calls of step() so far
+  std::size_t live_bytes = 0;    ///< of the live blocks, as memory_allocated counts
+  std::size_t live_blocks = 0;   ///< number of live blocks
+  std::size_t site_count = 0;    ///< places that have live blocks
+  std::size_t leak_count = 0;    ///< places whose live bytes grow, or grew until they were freed
+  std::size_t sample_allocations = 0;  ///< as that of the leaks
+  std::size_t reserved_bytes = 0;      ///< memory_reserved at the last step, of all devices
+  std::size_t idle_bytes = 0;          ///< of these, the bytes in no block
   /// The growth of idle_bytes while reserved_bytes grows, too; 0 if it does not pass the tests of a
   /// leak.
   double idle_bytes_per_iteration = 0;
@@ -71,6 +79,12 @@ struct LeakReport {
 /// Constant and oscillating sites, and caches that are full, are no leaks. A cache that fills looks
 /// like a leak until it is full.
 ///
+/// The detector also samples by itself, after a number of allocations, which doubles when `window`
+/// samples are full, so that they cover the whole run. It judges by these samples where there are
+/// fewer than warm_up + 8 steps, and where the program has gone on for the allocations of four
+/// steps since the last one. Loading a model, or one long operation, then looks like a leak while
+/// it lasts.
+///
 /// The detector does not know blocks that were allocated before it was made. Memory use is bounded
 /// by the live blocks plus `window` samples per site. The detector may outlive the allocator.
 /// Cost: while it exists, each allocation takes a call stack (docs/leaks.md has the figure) and
@@ -93,7 +107,7 @@ class LeakDetector {
   void step();
 
   /// Returns the sites that grow and have live blocks, the fastest first, at most `most`. Returns
-  /// none before there are 8 samples, which is after warm_up + 8 steps.
+  /// none before there are 8 samples, which is after warm_up + 8 steps or 8 allocations.
   std::vector<Leak> leaks(std::size_t most = kListed) const;
   /// Returns the whole state, with at most `most` leaks and `most` sites. A site that grew and has
   /// freed all its blocks since the last step is one of the leaks.
