@@ -110,6 +110,102 @@ TEST(OomMessages, AreReadAsTheTableSays) {
   for (const Row& row : rows()) EXPECT_EQ(differences(row, row.text), "") << row.name;
 }
 
+// Each in the words of the program, with figures of our own.
+TEST(OomMessages, OfOtherProgramsAreKnownByTheirWords) {
+  struct Known {
+    const char* text;
+    const char* framework;
+    const char* cause = "unknown";
+    Bytes requested{};
+  };
+  constexpr std::uint64_t kMib = 1 << 20;
+  const std::vector<Known> all = {
+      {"RuntimeError: CUDA failed with error out of memory", "CTranslate2"},
+      {"Error: model requires more system memory (2.0 GiB) than is available (1.4 GiB)", "Ollama", "host_memory",
+       2048 * kMib},
+      {"CUDA error: out of memory\n  current device: 1, in function alloc at ggml-cuda.cu:468\n"
+       "  cuMemCreate(&handle, reserve_size, &prop, 0)",
+       "llama.cpp"},
+      {"CUDA error: out of memory\n  current device: 0, in function alloc at ggml-cuda.cu:52\n"
+       "  cuMemAddressReserve(&pool_addr, CUDA_POOL_VMM_MAX_SIZE, 0, 0, 0)",
+       "llama.cpp", "driver"},
+      {"[METAL] Command buffer execution failed: Insufficient Memory "
+       "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+       "MLX"},
+      {"MXNetError: src/storage/./pooled_storage_manager.h:157: cudaMalloc failed: out of memory\nlibmxnet.so",
+       "MXNet"},
+      {"StandardGpuResources: alloc fail type TemporaryMemoryBuffer dev 2 space Device stream 0x55 size 1048576 bytes "
+       "(cudaMalloc error out of memory [2])",
+       "Faiss", "unknown", kMib},
+      {"Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation: out of memory\n"
+       "- Free memory: 53.1GB\n- Requested memory: 64GB",
+       "XGBoost", "unknown", 65536 * kMib},
+      {"slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks have been OOM Killed.",
+       "Slurm", "host_memory"},
+      {"Reason:       OOMKilled\nExit Code:    137", "Kubernetes", "host_memory"},
+      {"[12.5] Memory cgroup out of memory: Killed process 93 (python) total-vm:91kB", "Linux", "host_memory"},
+      {"Memory on the node (IP: 10.0.0.1) was 219.4GB / 230.4GB (0.95), which exceeds the memory usage threshold of "
+       "0.9",
+       "Ray", "host_memory"},
+      {"_ArrayMemoryError: Unable to allocate 6.00 GiB for an array with shape (3, 4)", "NumPy", "host_memory",
+       6144 * kMib},
+      {"Decode out of memory. Try to lower your batch size.\nTry to allocate 168 tokens.", "SGLang", "limit"},
+      {"RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::1048576 (1)MB",
+       "PyTorch on HPU", "unknown", kMib},
+      {"NPU out of memory. NPUWorkspaceAllocator tried to allocate 2.00 MiB(NPU 5; 60.97 GiB total capacity; 1.00 MiB "
+       "free).",
+       "PyTorch on NPU", "unknown", 2 * kMib},
+      {"RMM failure: Exceeded memory limit (failed to allocate 1.000000 GiB)", "RMM", "limit", 1024 * kMib},
+      {"XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 2.00G at the bottom of memory. That was not "
+       "possible. There are 1.50G free, 0B reserved, and 1.50G reservable.",
+       "JAX", "unknown", 2048 * kMib},
+      {"tensorflow.errors: (0) Resource exhausted: Out of memory while trying to allocate 1048576 bytes.\n"
+       "[[{{node cluster}}]]",
+       "TensorFlow", "unknown", kMib},
+      {"failed to allocate 1.0MiB (1048576 bytes) from device: RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of "
+       "memory",
+       "TensorFlow", "unknown", kMib},
+      {"Out of memory error on GPU 3. Cannot allocate 64.000000MB memory on GPU 3, 15.968750GB memory has been "
+       "allocated and available memory is only 32.000000MB.",
+       "PaddlePaddle", "unknown", 64 * kMib},
+      {"NCCL WARN Failed to CUDA calloc async 1048576 bytes", "NCCL", "nccl", kMib},
+      {"server failed | cudaMallocHost failed: cudaErrorMemoryAllocation: out of memory", "CUDA", "pinned"},
+      {"File \"t.py\", line 4\n  DataLoader(ds, pin_memory=True)\nFile \"t.py\", line 5\n  net.cuda()\n"
+       "RuntimeError: CUDA error: out of memory",
+       "CUDA", "outside"},
+      {"Failed to allocate 2.1 GB on the GPU: cudaErrorMemoryAllocation (out of memory)", "CUDA"},
+      {"RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED", "cuFFT", "outside"},
+  };
+  for (const Known& known : all) {
+    const OomMessage message = read_oom_messages(known.text, "log").front();
+    EXPECT_EQ(message.framework, known.framework) << known.text;
+    EXPECT_EQ(key_of(verdict_of(message).cause), known.cause) << known.text << verdict_of(message).text;
+    EXPECT_EQ(message.requested_bytes, known.requested) << known.text;
+  }
+  EXPECT_EQ(read_oom_messages(all[20].text, "log").front().total_bytes, 16384 * kMib) << "of Paddle's GPU 3";
+}
+
+// In a container "this process" may have 0 bytes, and a message may end before PyTorch's reserved memory.
+TEST(OomMessages, TellNoFalsehoodOfThisProcess) {
+  const std::string begin =
+      "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.00 GiB of which "
+      "1.00 GiB is free. ";
+  const OomMessage zero =
+      read_oom_messages(begin +
+                            "Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated "
+                            "memory 21.00 GiB is "
+                            "allocated by PyTorch, and 500.00 MiB is reserved by PyTorch but unallocated.",
+                        "log")
+          .front();
+  EXPECT_EQ(key_of(verdict_of(zero).cause), "too_large") << verdict_of(zero).text;
+  const OomMessage cut =
+      read_oom_messages(
+          begin + "Process 7 has 21.50 GiB memory in use. Of the allocated memory 21.00 GiB is allocated by", "log")
+          .front();
+  EXPECT_EQ(other_bytes(cut), 0u);
+  EXPECT_EQ(message_text(cut).find("of it outside of PyTorch"), std::string::npos) << message_text(cut);
+}
+
 TEST(OomMessages, SayWhichRankOrProcessWroteThem) {
   for (const Row& row : rows()) {
     if (row.expected.contains("rank")) {

@@ -39,7 +39,8 @@ double sum(const Bytes& one, const Bytes& other) {
 // Names a message that is not PyTorch's, and none of CUDA or NCCL that PyTorch passes on.
 std::string kind_text(const OomMessage& message) {
   const std::string_view name = message.framework;
-  const bool is_known = message.is_of_torch || name == "CUDA" || name == "HIP" || name == "NCCL";
+  const bool is_passed_on = message.says != Says::nothing && (name == "CUDA" || name == "HIP");
+  const bool is_known = message.is_of_torch || name == "NCCL" || is_passed_on;
   return is_known ? "" : fmt::format("a message of {}: ", name);
 }
 
@@ -116,6 +117,7 @@ MaybeVerdict metal_limit(const OomMessage& message) {
   if (!message.beside_bytes || !message.allocated_bytes) return std::nullopt;
   const std::string held = fmt::format("{} of PyTorch and {} of other allocations of Metal",
                                        shown(message.allocated_bytes), shown(message.beside_bytes));
+  if (!message.allowed_bytes && !message.requested_bytes) return std::nullopt;  // cut off
   if (!message.allowed_bytes)
     return verdict(message, Cause::too_large, fmt::format("the Mac has no more memory beside {}", held));
   const std::string of =
@@ -168,8 +170,11 @@ bool would_serve(const OomMessage& message, std::uint64_t bytes) {
   return free && bytes > 0 && sum(bytes, free) >= sum(message.requested_bytes, 0);
 }
 
+// A part of the memory, or much more than was asked for.
 bool is_worth_naming(const OomMessage& message, std::uint64_t bytes) {
-  return static_cast<double>(bytes) >= kWorthNaming * sum(message.reserved_bytes, 0);
+  constexpr std::uint64_t kTimesRequest = 4;
+  const bool is_much = bytes >= kGiB && bytes / kTimesRequest >= message.requested_bytes.value_or(0);
+  return is_much || static_cast<double>(bytes) >= kWorthNaming * sum(message.reserved_bytes, 0);
 }
 
 MaybeVerdict cached(const OomMessage& message) {
@@ -245,17 +250,18 @@ MaybeVerdict too_large(const OomMessage& message) {
   const bool fits_beside =
       sum(message.allocated_bytes, message.requested_bytes) <= static_cast<double>(*message.total_bytes);
   if (!message.free_bytes && fits_beside) return std::nullopt;
+  const std::uint64_t in_pools = message.private_bytes.value_or(0);
+  const std::uint64_t live = *message.allocated_bytes - std::min(*message.allocated_bytes, in_pools);
   const std::uint64_t own = own_bytes(message).value_or(*message.allocated_bytes);
   const std::uint64_t in_torch = std::min(message.reserved_bytes.value_or(own), own);
   const std::uint64_t outside = own - in_torch + other_bytes(message) + unnamed_bytes(message).value_or(0);
-  std::string why = fmt::format("{} of live memory{} and the request do not fit into the {} of the device together",
-                                shown(message.allocated_bytes),
-                                outside > 0 ? fmt::format(", {} held outside of PyTorch", shown(outside)) : "",
-                                shown(message.total_bytes));
-  const std::uint64_t cached = message.unallocated_bytes.value_or(0) + message.private_bytes.value_or(0);
+  std::string why = fmt::format(
+      "{} of live memory{} and the request do not fit into the {} of the device together", shown(live),
+      outside > 0 ? fmt::format(", {} held outside of PyTorch", shown(outside)) : "", shown(message.total_bytes));
+  const std::uint64_t cached = message.unallocated_bytes.value_or(0) + in_pools;
   if (cached > 0 && sum(cached, message.free_bytes) >= sum(message.requested_bytes, 0))
     why = fmt::format("{} of the {} of the device are live{}; the {} that PyTorch caches besides lie in smaller pieces",
-                      shown(message.allocated_bytes), shown(message.total_bytes),
+                      shown(live), shown(message.total_bytes),
                       outside > 0 ? fmt::format(" and {} are held outside of PyTorch", shown(outside)) : "",
                       shown(cached));
   return verdict(message, Cause::too_large, why);
@@ -273,8 +279,10 @@ MaybeVerdict pool_in_pieces(const OomMessage& message) {
 
 std::string lacking_text(const OomMessage& message) {
   if (message.is_cut) return "the message is cut off behind its first figures, so that it does not tell the cause";
+  if (!message.requested_bytes && !message.total_bytes && (message.allocated_bytes || message.allowed_bytes))
+    return "the message does not say what was asked for, so that it does not tell the cause";
   if (!message.requested_bytes && !message.total_bytes)
-    return "the message has no figures, so that it does not tell the cause";
+    return "the message has no figures that are known, so that it does not tell the cause";
   if (!message.total_bytes && !message.free_bytes)
     return "the message does not say how much memory the device has and had free, so that it does not tell the cause";
   if (!message.free_bytes)
@@ -310,9 +318,11 @@ std::string outside_text(const OomMessage& message) {
     const std::uint64_t in_torch = std::min(*message.process_bytes, message.reserved_bytes.value_or(0));
     text += labelled_line(
         "this process",
-        fmt::format("{}{}, {} of it outside of PyTorch", format_bytes(*message.process_bytes),
+        fmt::format("{}{}{}", format_bytes(*message.process_bytes),
                     message.own_process ? fmt::format(" (process {} of the host)", message.own_process->id) : "",
-                    format_bytes(*message.process_bytes - in_torch)));
+                    message.reserved_bytes
+                        ? fmt::format(", {} of it outside of PyTorch", format_bytes(*message.process_bytes - in_torch))
+                        : ""));
   }
   if (!message.other_processes.empty()) {
     const bool has_own = own_bytes(message).has_value();
@@ -355,8 +365,8 @@ std::string message_text(const OomMessage& message) {
       "message", fmt::format("{}{}{}", message.framework, message.source.empty() ? "" : ", " + message.source,
                              message.is_cut ? ", cut off: its other figures are missing" : ""));
   if (message.requested_bytes)
-    text += labelled_line("asked for",
-                          fmt::format("{} on device {}", format_bytes(*message.requested_bytes), message.device));
+    text += labelled_line("asked for", format_bytes(*message.requested_bytes) +
+                                           (message.has_device ? fmt::format(" on device {}", message.device) : ""));
   if (message.total_bytes || message.free_bytes) {
     const std::string total = message.total_bytes ? format_bytes(*message.total_bytes) : "";
     const std::string free = message.free_bytes ? format_bytes(*message.free_bytes) + " free" : "";

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "tools/analysis/causes.h"
 #include "tools/analysis/log_text.h"
+#include "tools/analysis/written_sizes.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
@@ -22,86 +23,6 @@ using Says = OomMessage::Says;
 using Figure = std::optional<std::uint64_t> OomMessage::*;
 
 constexpr auto kNpos = std::string_view::npos;
-
-// ---- Sizes and numbers in squeezed text: "79.15GiB", "25,600,000bytes" ----
-
-// Every unit counts in steps of 1024: of all these programs, whether they write GiB, GB or G.
-struct Unit {
-  std::string_view name;
-  int steps = 0;
-};
-constexpr std::array kUnits = {Unit{"bytes", 0}, Unit{"KiB", 1}, Unit{"MiB", 2}, Unit{"GiB", 3}, Unit{"TiB", 4},
-                               Unit{"PiB", 5},   Unit{"EiB", 6}, Unit{"KB", 1},  Unit{"kB", 1},  Unit{"MB", 2},
-                               Unit{"GB", 3},    Unit{"TB", 4},  Unit{"K", 1},   Unit{"M", 2},   Unit{"G", 3},
-                               Unit{"T", 4},     Unit{"B", 0}};
-
-constexpr double kMostBytes = 1e18;
-
-// Reads a number with commas at each third digit, or with a comma in place of the point.
-std::optional<double> number_of(std::string text) {
-  const std::size_t comma = text.rfind(',');
-  const bool is_point = comma != std::string::npos && text.find('.') == std::string::npos && text.size() - comma != 4;
-  if (is_point) text[comma] = '.';
-  std::erase(text, ',');
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
-}
-
-std::uint64_t bytes_of(double number, int steps) {
-  for (int i = 0; i < steps; ++i) number *= 1024;
-  return static_cast<std::uint64_t>(std::min(number, kMostBytes));
-}
-
-struct Size {
-  std::uint64_t bytes = 0;
-  std::size_t length = 0;  // of its text
-  bool has_unit = false;
-};
-
-// A letter alone is a unit only where no word begins with it: "17.79G(", but "Used 21.95G of 15.48G hbm".
-bool is_unit(const Unit& unit, std::string_view text) {
-  if (!text.starts_with(unit.name)) return false;
-  const std::string_view behind = text.substr(unit.name.size());
-  if (unit.name.size() > 1 || behind.empty() || std::isalpha(static_cast<unsigned char>(behind.front())) == 0)
-    return true;
-  return behind.starts_with("of") || behind.starts_with("hbm") || behind.starts_with("vmem");
-}
-
-// Reads the size that the text begins with; bytes, where it has no unit.
-std::optional<Size> size_at(std::string_view text) {
-  std::size_t end = std::min(text.find_first_not_of("0123456789.,"), text.size());
-  while (end > 0 && !is_digit(text[end - 1])) --end;  // the end of a sentence
-  if (end == 0 || end > 40 || !is_digit(text.front())) return std::nullopt;
-  const auto number = number_of(std::string(text.substr(0, end)));
-  if (!number) return std::nullopt;
-  for (const Unit& unit : kUnits) {
-    if (is_unit(unit, text.substr(end)))
-      return Size{.bytes = bytes_of(*number, unit.steps), .length = end + unit.name.size(), .has_unit = true};
-  }
-  return Size{.bytes = bytes_of(*number, 0), .length = end, .has_unit = false};
-}
-
-// Reads the size, with its unit, that the text ends with.
-std::optional<std::uint64_t> size_before(std::string_view text) {
-  for (const Unit& unit : kUnits) {
-    if (!text.ends_with(unit.name)) continue;
-    const std::string_view rest = text.substr(0, text.size() - unit.name.size());
-    std::size_t begin = rest.find_last_not_of("0123456789.,");
-    begin = begin == kNpos ? 0 : begin + 1;
-    while (begin < rest.size() && !is_digit(rest[begin])) ++begin;  // the end of the sentence before
-    const auto size = size_at(text.substr(begin));
-    return size && begin + size->length == text.size() ? std::optional(size->bytes) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint64_t> integer_at(std::string_view text) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() ? std::optional(number) : std::nullopt;
-}
 
 // ---- Figures, by the words before or behind them ----
 
@@ -224,7 +145,8 @@ std::vector<DeviceFacts::Process> processes_in(std::string_view text) {
     if (!id) continue;
     rest.remove_prefix(std::min(rest.find_first_not_of("0123456789"), rest.size()));
     if (!rest.starts_with("has")) continue;
-    if (const auto size = size_at(rest.substr(3))) processes.push_back({.id = *id, .bytes = size->bytes, .name = ""});
+    if (const auto size = size_at(rest.substr(3)); size && size->has_unit)
+      processes.push_back({.id = *id, .bytes = size->bytes, .name = ""});
   }
   return processes;
 }
@@ -243,6 +165,11 @@ std::size_t end_of_message(std::string_view text, std::size_t begin, std::string
   return begin + std::min(end, rest.size());
 }
 
+void set_device(OomMessage& message, std::optional<int> device) {
+  message.device = device.value_or(0);
+  message.has_device = device.has_value();
+}
+
 constexpr std::string_view kTried = "Triedtoallocate";
 
 OomMessage torch_message(std::string_view text, std::size_t begin) {
@@ -258,12 +185,12 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
   if (behind.starts_with("morethan1EB")) {
     message.requested_bytes = bytes_of(1, 6);
     if (const std::size_t on = behind.substr(0, 120).find("onGPU"); on != kNpos)
-      message.device = device_at(behind.substr(on)).value_or(0);
+      set_device(message, device_at(behind.substr(on)));
     return message;
   }
   const auto size = size_at(behind);
   if (size->has_unit) message.requested_bytes = size->bytes;
-  message.device = device_at(behind.substr(size->length)).value_or(0);
+  set_device(message, device_at(behind.substr(size->length)));
   message.other_processes = processes_in(extent.text);
   read_fields(message, extent, kTorchFields);
   const std::string_view before = text.substr(begin < 200 ? 0 : begin - 200, std::min<std::size_t>(begin, 200));
@@ -404,35 +331,77 @@ void read_more(OomMessage& message, const Extent& extent) {
   if (message.framework == "TensorFlow") {
     if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
     if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
-    if (extent.text.find("jaxlib") != kNpos) message.framework = "JAX";
+    const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
+    if (!is_named || extent.text.find("jaxlib") != kNpos) message.framework = "JAX";
   } else if (message.framework == "RMM") {
     read_two(message, text, "trysize=", ",", &OomMessage::reserved_bytes, &OomMessage::allowed_bytes);
   } else if (message.framework == "vLLM") {
     read_two(message, text, "(", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
+    const std::size_t wanted = text.find(',', text.find("memoryutilization("));
+    if (const auto size = wanted == kNpos ? std::nullopt : size_at(text.substr(wanted + 1)))
+      message.requested_bytes = size->bytes;
   } else if (message.framework == "CUDA.jl") {
     read_two(message, text, "%(", "/", &OomMessage::allocated_bytes, &OomMessage::total_bytes);
     if (message.total_bytes && message.allocated_bytes)
       message.free_bytes = *message.total_bytes - std::min(*message.total_bytes, *message.allocated_bytes);
     message.allocated_bytes.reset();  // of the whole device, not of this program
-  } else if (message.framework == "PaddlePaddle" && message.total_bytes) {
-    *message.total_bytes += message.free_bytes.value_or(0);  // the message has what is in use, of all processes
+  } else if (message.framework == "PaddlePaddle") {
+    // "on GPU 1, 23.41GB memory has been allocated", of all processes.
+    constexpr std::string_view kOn = "memoryonGPU";
+    const std::size_t on = text.find(kOn);
+    const std::size_t comma = on == kNpos ? kNpos : text.find_first_not_of("0123456789", on + kOn.size());
+    const auto used = comma == kNpos || text[comma] != ',' ? std::nullopt : size_at(text.substr(comma + 1));
+    if (used && used->has_unit && message.free_bytes) message.total_bytes = used->bytes + *message.free_bytes;
+  } else if (message.framework == "JAX" && text.starts_with("Attemptingtoreserve")) {
+    if (message.free_bytes && message.free_bytes < message.requested_bytes) message.words = kNoMemory;
+  } else if (message.framework == "JAX" &&
+             (extent.text.find("tensorflow.") != kNpos || extent.text.find("[[{{node") != kNpos)) {
+    message.framework = "TensorFlow";
   }
   if (message.framework == "JAX" && message.says == Says::too_large)
     read_two(message, text, "Used", "of", &OomMessage::requested_bytes, &OomMessage::total_bytes);
 }
 
-// CUDA's own message does not say whether it wanted pinned memory: the calls that led to it do.
+bool has_any(std::string_view text, std::span<const std::string_view> words) {
+  return std::ranges::any_of(words, [&](std::string_view one) { return text.find(one) != kNpos; });
+}
+
+// Whether the text ends in a call, "batch.pin_memory()", and the name of an error.
+bool ends_in_call_of(std::string_view function, std::string_view text) {
+  const std::size_t end = text.rfind(')');
+  const std::size_t at = end == kNpos ? kNpos : text.rfind(function, end);
+  if (at == kNpos || end - at > 2 * function.size() + 20) return false;
+  const auto is_of_name = [](char letter) {
+    return std::isalpha(static_cast<unsigned char>(letter)) != 0 || letter == '.' || letter == ':';
+  };
+  return std::ranges::all_of(text.substr(end + 1), is_of_name);
+}
+
+// CUDA's own message does not say whether it wanted pinned memory: the last call that led to it does, or the thread.
 bool is_of_pinned_memory(std::string_view text, std::size_t at) {
-  const std::string_view calls = around(text, at, kTracebackReach, kNearby);
-  constexpr std::array kWords = {"pin_memory("sv,          "pin_memory=True"sv, "pin_memory.py"sv,
-                                 "inmemorythread"sv,       "cudaHostAlloc"sv,   "cudaHostRegister"sv,
-                                 "CachingHostAllocator"sv, "pinnedhost"sv,      "pinnedmemory"sv};
-  return std::ranges::any_of(kWords, [&](std::string_view words) { return calls.find(words) != kNpos; });
+  constexpr std::array kThreads = {"inmemorythread"sv, "inpinmemorythread"sv};
+  constexpr std::array kFunctions = {"cudaHostAlloc"sv,        "cudaHostRegister"sv, "cudaMallocHost"sv,
+                                     "CachingHostAllocator"sv, "pinnedhost"sv,       "pinnedmemory"sv};
+  constexpr std::array kPython = {"pin_memory("sv, "pin_memory=True"sv, "pin_memory.py"sv};
+  const std::string_view before = around(text, at, kTracebackReach, 0);
+  const std::size_t frame = before.rfind("File\"");
+  return has_any(before, kThreads) || ends_in_call_of("pin_memory(", before) ||
+         has_any(around(text, at, kNearby, kNearby), kFunctions) ||
+         (frame != kNpos && has_any(before.substr(frame), kPython));
+}
+
+// Whether a program's own request failed with CUDA's words, and not PyTorch passes them on.
+bool is_own_request(std::string_view text, std::size_t at) {
+  constexpr std::array kTorch = {"torch"sv, "Torch"sv, "TORCH"sv, "c10"sv, "AcceleratorError"sv, "kernelerrors"sv};
+  constexpr std::array kRequests = {"cudaMalloc"sv,     "cuMemAlloc"sv,      "cuMemCreate"sv,
+                                    "cuMemSetAccess"sv, "ailedtoallocate"sv, "Allocating"sv};
+  return has_any(around(text, at, kNearby, kNearby), kRequests) &&
+         !has_any(around(text, at, kTracebackReach, kReach), kTorch);
 }
 
 // Returns the number behind the form's words for the device, those behind the message's beginning first.
-int device_of(const Form& form, std::string_view text, std::size_t at) {
-  if (form.device.empty()) return 0;
+std::optional<int> device_of(const Form& form, std::string_view text, std::size_t at) {
+  if (form.device.empty()) return std::nullopt;
   const std::string_view ahead = text.substr(at, kReach);
   const std::string_view back = around(text, at, kNearby, 0);
   for (const std::string_view place : {ahead.substr(std::min(ahead.find(form.device), ahead.size())),
@@ -441,25 +410,30 @@ int device_of(const Form& form, std::string_view text, std::size_t at) {
     if (const auto number = integer_at(place.substr(form.device.size())))
       return static_cast<int>(std::min<std::uint64_t>(*number, kMostDevices));
   }
-  return 0;
+  return std::nullopt;
 }
 
 OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   const std::size_t back = std::min(at, std::size_t{3} * kReach);
-  const Extent extent = {.text = around(text, at, back, kReach), .begin = back, .always_has_units = false};
+  const Extent extent = {.text = around(text, at, back, kReach),
+                         .begin = back,
+                         .always_has_units = form.framework == "PyTorch on MPS" || form.framework == "CUDA.jl"};
   OomMessage message;
   message.framework = form.framework;
   message.is_of_torch = form.is_of_torch;
   message.says = form.says;
   message.words = form.meaning;
   read_fields(message, extent, form.fields);
-  message.device = device_of(form, text, at);
+  set_device(message, device_of(form, text, at));
   if (message.framework == "TensorFlow" || message.framework == "JAX")
     read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
   read_more(message, extent);
   if (form.says == Says::outside && is_of_pinned_memory(text, at)) {
     message.says = Says::pinned;
     message.words = std::string(kPinned) + "; PyTorch rounds each pinned request up to a power of two";
+  } else if (form.meaning == kCudaItself && form.framework == "CUDA" && is_own_request(text, at)) {
+    message.says = Says::nothing;
+    message.words = kNoMemory;
   } else if (form.meaning == kCudaItself && around(text, at, kTracebackReach, 0).find("capture_end") != kNpos) {
     message.words += ", at the end of a graph capture";
   }
@@ -506,13 +480,21 @@ void add_reserved(OomMessage& message) {
   }
 }
 
+constexpr std::uint64_t kRounding = std::uint64_t{16} << 20;  // of figures with two places behind the point
+
+// In a container "this process" may have 0 bytes: what it holds is not known there.
+void drop_process_without_its_memory(OomMessage& message) {
+  const std::uint64_t held = std::max(message.reserved_bytes.value_or(0), message.allocated_bytes.value_or(0));
+  if (message.process_bytes && *message.process_bytes + kRounding < held) message.process_bytes.reset();
+}
+
 // In a container the list of processes has this one as well, by its number on the host, and "this process" is not said. It is the
 // one that holds a little more than PyTorch does.
 void find_own_process(OomMessage& message, bool has_own_figure) {
   constexpr std::uint64_t kMostBeside = std::uint64_t{4} << 30;  // context, NCCL and libraries
-  constexpr std::uint64_t kRounding = std::uint64_t{16} << 20;   // of figures with two places behind the point
-  if (has_own_figure || !message.reserved_bytes) return;
-  const std::uint64_t reserved = *message.reserved_bytes;
+  const auto& held = message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes;
+  if (has_own_figure || !held) return;
+  const std::uint64_t reserved = *held;
   auto best = message.other_processes.end();
   for (auto one = message.other_processes.begin(); one != message.other_processes.end(); ++one) {
     const bool may_be = one->bytes + kRounding >= reserved && one->bytes <= reserved + kMostBeside;
@@ -528,6 +510,7 @@ void complete(OomMessage& message) {
   const bool has_own_figure = message.process_bytes.has_value();
   drop_impossible_figures(message);
   add_reserved(message);
+  drop_process_without_its_memory(message);
   find_own_process(message, has_own_figure);
   const bool is_negative = message.requested_bytes && *message.requested_bytes >= kImpossible;
   const bool is_whole =

@@ -35,6 +35,7 @@ struct OomMessage {
   std::string words;  // for a reader: what the message says; "" where its figures say it
 
   int device = 0;
+  bool has_device = false;  // the message names it
   std::optional<std::uint64_t> requested_bytes;
   std::optional<std::uint64_t> total_bytes;         // of the device
   std::optional<std::uint64_t> free_bytes;          // of the device
