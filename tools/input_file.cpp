@@ -355,6 +355,7 @@ constexpr std::array kOthers = {
     Magic{"GGUF"sv, "a GGUF model"},
     Magic{"SQLite format 3"sv, "an SQLite database"},
     Magic{"#!"sv, "a script"},
+    Magic{"version https://git-lfs"sv, "a pointer of Git LFS (`git lfs pull` fetches its file)"},
 };
 
 bool is_html(std::string_view begin) {

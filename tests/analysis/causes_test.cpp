@@ -158,6 +158,20 @@ TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
   }
 }
 
+TEST(Explain, AReplayThatIsNotExactIsSaidToBe) {
+  HistoryBuilder program = fragmented(50 * kMebi);
+  program.device().events.pop_back();  // the failure
+  EXPECT_EQ(explained(program).remedies.of_bytes, 490 * kMebi);
+  EXPECT_EQ(explained(program).remedies.recorded_bytes, std::nullopt);
+  const Address another = kFirst + 4096 * kMebi;  // a segment that no request of the history asks for
+  program.add(Action::segment_alloc, another, 100 * kMebi);
+  program.segment(another, {{.bytes = 100 * kMebi}});
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.remedies.of_bytes, 490 * kMebi);
+  EXPECT_EQ(one.remedies.recorded_bytes, 590 * kMebi);
+  EXPECT_NE(to_text(one, 5, {}).find("(it held 590.00 MiB: the replay is not exact"), std::string::npos);
+}
+
 TEST(Explain, ARequestThatTheMessageAloneTellsIsReplayedToo) {
   HistoryBuilder program = fragmented(50 * kMebi);
   program.device().events.pop_back();  // the failure

@@ -324,7 +324,7 @@ TEST(Categories, BadRulesAreNamed) {
   EXPECT_EQ(complaint(R"({"rules": [{"category": "x", "regex": "a{9}"}]})"),
             "rule 1: regex 'a{9}' repeats by counts; write the repeated part out, or use * or +");
   EXPECT_EQ(complaint(R"({"rules": [{"category": "x", "flies": ["a"]}]})"),
-            "rule 1: 'flies' is none of category, means, anywhere, regex, files, functions, tags and stages");
+            "rule 1: 'flies' is none of category, means, anywhere, weak, regex, files, functions, tags and stages");
 }
 
 TEST(Sites, APlaceIsTheProgramsOwnLine) {
@@ -339,6 +339,10 @@ TEST(Sites, APlaceIsTheProgramsOwnLine) {
   EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::library)), "gpt/attention.py:9 in forward");
   EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::all)), "at::empty");
   EXPECT_EQ(sites.module_of(stack), "model.py:7 > attention.py:9 > nn.linear");
+  const StackId backward = train.stack({{"/lib/cachalot_simulator/compute/operations.py", "call", 135},
+                                        {"", "torch::autograd::generated::MulBackward0::apply()"}});
+  EXPECT_EQ(sites.text_of(sites.place_of(backward)), "torch::autograd::generated::MulBackward0::apply")
+      << "the simulator computes it";
 }
 
 TEST(Sites, ATreeAddsUpItsCalls) {

@@ -244,7 +244,9 @@ TEST(JsonExport, ErrorsNameTheByteAndTheRule) {
   EXPECT_THAT(with("\"state\":\"allocated\"", "\"state\":\"lent\""), HasSubstr("no state is"));
   EXPECT_THAT(with("\"bytes\":1000,", ""), HasSubstr("bytes"));
   EXPECT_THAT(complaint_about_json(text.substr(0, text.size() / 2)), HasSubstr("byte "));
-  EXPECT_THAT(complaint_about_json(R"({"format":"cachalot history","devices":[[[{}]]]})"), HasSubstr("is no object"));
+  EXPECT_THAT(complaint_about_json(R"({"format":"cachalot history","stacks":[[]],"devices":[[[{}]]]})"),
+              HasSubstr("is no object"));
+  EXPECT_THAT(complaint_about_json(nlohmann::json::parse(text).dump()), HasSubstr("tables must come before"));
 }
 
 // Whatever a digit, a bracket or a name becomes, the file is read or refused.

@@ -82,7 +82,7 @@ def test_a_program_that_asks_what_its_kernels_were_compiled_for(tmp_path: Path, 
 def test_a_program_that_does_not_fit(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB", "--context", "none")
     assert done.returncode == 1 and "torch.OutOfMemoryError" in done.stderr
-    oom = report["processes"][0]["torch"]["devices"][0]["first_oom"]
+    oom = report["processes"][0]["torch"]["devices"][0]["last_oom"]
     assert oom["at"] == "train.py:9 in step"
     assert "fits          NO: out of memory at train.py:9 in step, asking for 64.00 MiB" in done.stderr
 
@@ -102,7 +102,7 @@ def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
     finally:
         os.environ["PYTHONPATH"] = before
     assert done.stdout == "True\n", done.stderr
-    assert "no process of the program used the GPU's memory" in done.stderr
+    assert "no process of the program told that it used the GPU's memory" in done.stderr
 
 
 @pytest.mark.parametrize("probe", ["importlib.util.find_spec('torch')", "import torch"])
@@ -151,7 +151,7 @@ def test_a_program_that_records_history_itself_keeps_its_own(tmp_path: Path, bef
     done, report = simulate(tmp_path, program, "--memory", "4GiB", "--trace", str(trace))
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
     (device,) = report["processes"][0]["torch"]["devices"]
-    assert (device["history"], device["peak"], device["first_oom"]) == ("program's own", None, None)
+    assert (device["history"], device["peak"], device["last_oom"]) == ("program's own", None, None)
     assert device["peak_allocated_bytes"] == (3 + 20) << 22
     assert "the program records memory history itself" in done.stderr and trace.read_text() == ""
     assert device["ooms"] == 1 and "fits          yes" in done.stderr
@@ -160,7 +160,7 @@ def test_a_program_that_records_history_itself_keeps_its_own(tmp_path: Path, bef
 
 def test_a_program_whose_first_allocation_fails(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, "import torch\n" + RAN_OUT, "--memory", "4GiB")
-    assert report["processes"][0]["torch"]["devices"][0]["first_oom"]["at"] == "train.py:4 in <module>"
+    assert report["processes"][0]["torch"]["devices"][0]["last_oom"]["at"] == "train.py:4 in <module>"
     assert "but it was out of memory at train.py:4 in <module>, asking for 5.00 GiB" in done.stderr
     assert "the program went on without that memory, and ended well" in done.stderr
 

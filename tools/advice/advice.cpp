@@ -29,7 +29,9 @@ bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
 
 const PolicyAdvice& choice_of(const Advice& advice) {
   const PolicyAdvice& best = advice.policies.front();
-  if (is_nearly_best(advice.of_program(), best)) return advice.of_program();
+  const PolicyAdvice& now = advice.of_program();
+  const bool none_helps = now.ooms > 0 && best.ooms >= now.ooms;  // less memory that does not do either
+  if (none_helps || is_nearly_best(now, best)) return now;
   const PolicyAdvice* choice = &best;
   for (const PolicyAdvice& one : advice.policies) {
     if (is_nearly_best(one, best) && one.driver_us < choice->driver_us) choice = &one;
@@ -416,6 +418,9 @@ std::string place_text(const Advice& advice) {
 std::string exactness_text(const Advice& advice) {
   if (!advice.recorded_reserved_bytes) return "";
   const std::size_t recorded = *advice.recorded_reserved_bytes;
+  if (advice.of_program().peak_reserved_bytes == recorded)
+    return fmt::format("The program itself reserved {}, as the replay with {}.\n", format_bytes(recorded),
+                       now_text(advice));
   for (const PolicyAdvice& one : advice.policies) {
     if (one.peak_reserved_bytes == recorded)
       return fmt::format("The program itself reserved {}, as the replay with {}.\n", format_bytes(recorded),

@@ -25,8 +25,4 @@ struct RecordedProgram {
 // failed is played as well, and freed at once. Throws InvalidArgument, which names the file, also where it has no history.
 std::vector<RecordedProgram> recorded_programs(InputFile file);
 
-// Returns how much memory was reserved at most, by the events of segments and the segments at the end; nullopt where the
-// history begins later than the program: there was memory before (recorded_start.h).
-std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device);
-
 }  // namespace cachalot::tools

@@ -64,9 +64,9 @@ class RulesReader {
       if (key == "means" || key == "category") {
         set_meaning(rule, text(value, key));
         says_what = true;
-      } else if (key == "anywhere") {
-        CACHALOT_REQUIRE(value.is_boolean(), "{}: rule {}: anywhere must be true or false", path_, number_);
-        rule.is_anywhere = value.get<bool>();
+      } else if (key == "anywhere" || key == "weak") {
+        CACHALOT_REQUIRE(value.is_boolean(), "{}: rule {}: {} must be true or false", path_, number_, key);
+        (key == "weak" ? rule.is_weak : rule.is_anywhere) = value.get<bool>();
       } else if (key == "regex") {
         set_regex(rule, text(value, key));
       } else {
@@ -104,9 +104,10 @@ class RulesReader {
     if (key == "files") return rule.files;
     if (key == "functions") return rule.functions;
     if (key == "tags") return rule.tags;
-    CACHALOT_REQUIRE(key == "stages",
-                     "{}: rule {}: {} is none of category, means, anywhere, regex, files, functions, tags and stages",
-                     path_, number_, fmt::format("{}", Quoted{key}));
+    CACHALOT_REQUIRE(
+        key == "stages",
+        "{}: rule {}: {} is none of category, means, anywhere, weak, regex, files, functions, tags and stages", path_,
+        number_, fmt::format("{}", Quoted{key}));
     return rule.stages;
   }
 
@@ -348,6 +349,41 @@ void name_what_was_before(std::span<const Allocation> allocations, std::vector<C
 
 using Means = CategoryRule::Means;
 
+// Whether a rule may be wrong that says of an allocation that it is a parameter's.
+enum class Doubt : std::uint8_t { none, loaded, made };
+
+// Decides what a doubtful parameter is, by sizes: as many of a size are parameters as there are gradients, less those without a
+// doubt; of a checkpoint, the next ones are the optimizer's state, if the optimizer has made none; what is left is not known. Without
+// gradients a checkpoint is a model's.
+void settle_doubts(std::span<const Allocation> allocations, std::span<const Doubt> doubts,
+                   std::vector<Category>& categories) {
+  const Gradients gradients = gradients_of(allocations, categories);
+  CountBySize wanted = gradients.counts;
+  const bool has_state = std::ranges::find(categories, Category::optimizer_state) != categories.end();
+  const auto is_doubtful = [&](std::size_t i) {
+    return doubts[i] != Doubt::none && categories[i] == Category::parameters;
+  };
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    const auto found = wanted.find(allocations[i].bytes);
+    if (categories[i] == Category::parameters && !is_doubtful(i) && found != wanted.end() && found->second > 0)
+      --found->second;
+  }
+  CountBySize state;
+  if (!has_state) {
+    for (const auto& [bytes, count] : gradients.counts) state[bytes] = 2 * count;  // as Adam has
+  }
+  const auto take = [](CountBySize& counts, std::uint64_t bytes) {
+    const auto found = counts.find(bytes);
+    return found != counts.end() && found->second > 0 && found->second-- > 0;
+  };
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    if (!is_doubtful(i) || take(wanted, allocations[i].bytes)) continue;
+    const bool is_loaded = doubts[i] == Doubt::loaded;
+    if (is_loaded && !gradients.counts.contains(allocations[i].bytes)) continue;
+    categories[i] = is_loaded && take(state, allocations[i].bytes) ? Category::optimizer_state : Category::unknown;
+  }
+}
+
 constexpr std::uint32_t kNoEvent = std::numeric_limits<std::uint32_t>::max();
 
 // When the phases of a program began. A run is events in a row that the same phase made, or none (Means::category).
@@ -428,8 +464,9 @@ class Lifetimes {
       case Means::category:
         if (phases_.is_between_passes(one.begin)) return of(one, Means::forward);
     }
-    const bool is_saved =
-        reaches(one, phases_.next(Means::backward, one.begin)) && !is_kept(one, Means::backward) && ends(one);
+    // What a backward pass frees was saved for it. A batch lives on until the program takes the next one.
+    const bool is_saved = reaches(one, phases_.next(Means::backward, one.begin)) && ends(one) &&
+                          phases_.at(one.end) == Means::backward && !is_kept(one, Means::backward);
     return is_saved ? Category::activations : Category::unknown;
   }
 
@@ -514,7 +551,8 @@ class Judgement {
     }
   }
 
-  std::vector<Category> of(std::span<const Allocation> allocations, std::size_t stacks) {
+  // Appends to `doubts` one for each allocation.
+  std::vector<Category> of(std::span<const Allocation> allocations, std::size_t stacks, std::vector<Doubt>& doubts) {
     const Lifetimes lifetimes(phases_);
     std::vector<Category> categories;
     std::vector<std::array<std::uint32_t, 2>> votes(stacks);  // of what ended: temporaries, and all others
@@ -523,6 +561,7 @@ class Judgement {
     for (const Allocation& one : allocations) {
       const Verdict verdict = verdict_on(one);
       categories.push_back(verdict.category);
+      doubts.push_back(verdict.doubt);
       if (verdict.category != Category::unknown || one.begin == Allocation::kBefore) continue;
       categories.back() = lifetimes.of(one, verdict.phase);
       if (lifetimes.is_open(one, verdict.phase)) {
@@ -542,13 +581,14 @@ class Judgement {
   struct Verdict {
     Category category = Category::unknown;
     Means phase = Means::category;
+    Doubt doubt = Doubt::none;
   };
 
   Verdict verdict_on(const Allocation& one) {
     const bool is_before = one.begin == Allocation::kBefore;
     if (is_before && one.stack == 0 && one.details == 0) return {};
     Verdict verdict = verdict_on(one.stack, one.details, is_before ? 0 : stages_.at(one.begin));
-    if (is_before && verdict.phase == Means::setup) verdict = {.category = Category::parameters};
+    if (is_before && verdict.phase == Means::setup) verdict.category = Category::parameters;
     if (is_before && verdict.phase == Means::optimizer) verdict = {.category = Category::optimizer_state};
     return verdict;
   }
@@ -559,7 +599,10 @@ class Judgement {
     if (rule == nullptr && stack == 0 && is_bare_backward_) return {.phase = Means::backward};
     if (rule == nullptr) rule = rule_of(stage);
     if (rule == nullptr) return {};
-    return {.category = rule->means == Means::category ? rule->category : Category::unknown, .phase = rule->means};
+    Verdict verdict{.category = rule->means == Means::category ? rule->category : Category::unknown,
+                    .phase = rule->means};
+    if (rule->is_weak) verdict.doubt = rule->files.empty() ? Doubt::made : Doubt::loaded;
+    return verdict;
   }
 
   const CategoryRule* rule_of(StageId stage) {
@@ -578,7 +621,10 @@ class Judgement {
 }  // namespace
 
 std::vector<Category> Categorizer::categories_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
-  std::vector<Category> categories = Judgement(history_, device, matcher_).of(allocations, history_.stacks.size());
+  std::vector<Doubt> doubts;
+  std::vector<Category> categories =
+      Judgement(history_, device, matcher_).of(allocations, history_.stacks.size(), doubts);
+  settle_doubts(allocations, doubts, categories);
   name_what_was_before(allocations, categories);
   return categories;
 }

@@ -4,7 +4,8 @@
 // `functions`, `tags` and `stages` are globs, with `*` alone. A rule with `files` and `functions` asks for one frame that has
 // both. `means` is a category, or a phase of the program, where lifetimes decide: what a forward pass makes is an activation if
 // it is still there when the backward pass begins. A frame of a newer call decides before an older one; of the rules for one
-// frame the first. A rule with "anywhere": true comes before all those, whichever frame it describes.
+// frame the first. A rule with "anywhere": true comes before all those, whichever frame it describes. One with "weak": true says that
+// memory may be that of parameters: its size decides, beside those of the gradients.
 //
 // A user's rules may have {"category": "any name", "regex": "..."} as well. The expression is searched in "file:function" of each
 // frame, and in tags. libstdc++'s breadth-first matcher runs it, so that its time is that of text times pattern; it knows no
@@ -72,6 +73,7 @@ struct CategoryRule {
   Means means = Means::category;
   Category category = Category::unknown;  // where it means one
   bool is_anywhere = false;
+  bool is_weak = false;  // of setup: memory that may be a parameter's, as far as its size says so
   std::vector<std::string> files;
   std::vector<std::string> functions;
   std::vector<std::string> tags;

@@ -145,12 +145,15 @@ bool is_limited(const Evidence& evidence) {
          failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
 }
 
-// Returns how much the program could reserve at most when the request failed: what it had and the device's free memory, or its
-// limit. A limit that is not known is as much as the program ever had.
+}  // namespace
+
+// What it had and the device's free memory, or its limit. A limit that is not known is as much as the program ever had.
 std::uint64_t available_bytes(const Evidence& evidence) {
   if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
   return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
 }
+
+namespace {
 
 // Whether a request would have been served with so many bytes more.
 bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
@@ -362,6 +365,11 @@ class RemedySearch {
   }
 
   std::uint64_t of_bytes() const { return of_bytes_; }
+  std::optional<std::uint64_t> recorded_bytes_if_other() const {
+    std::optional<std::uint64_t> recorded = recorded_reserved_bytes(device_);
+    if (start_) recorded = start_->peak_reserved_bytes;
+    return evidence_.failure || recorded == of_bytes_ ? std::nullopt : recorded;
+  }
 
   void try_settings() {
     if (!is_expandable(history_.settings)) {
@@ -423,12 +431,9 @@ class RemedySearch {
 
  private:
   // Under PyTorch's policy the program goes on from the memory that it had; another policy would have had less from the start.
-  static std::optional<TraceStart> start_of(const History& history, const DeviceHistory& device,
-                                            std::span<const Allocation> allocations) {
-    if (is_expandable(history.settings)) return std::nullopt;
-    auto start = recorded_start(history, device, allocations);
-    if (!start) return std::nullopt;
-    return std::move(start->trace);
+  static std::optional<RecordedStart> start_of(const History& history, const DeviceHistory& device,
+                                               std::span<const Allocation> allocations) {
+    return is_expandable(history.settings) ? std::nullopt : recorded_start(history, device, allocations);
   }
 
   // A changed program would have had other segments, and memory would not have run out where it did.
@@ -438,16 +443,16 @@ class RemedySearch {
   }
 
   Trace trace_as_recorded() const {
-    return trace_of(history_, device_, FailedRequests::left_out, start_ ? &*start_ : nullptr);
+    return trace_of(history_, device_, FailedRequests::left_out, start_ ? &start_->trace : nullptr);
   }
 
   // Returns the trace of the history with the change, from the recorded start on.
   template <typename Change>
   Trace trace_with(Change change) const {
-    std::optional<TraceStart> start = start_;
-    if (start) std::ranges::for_each(start->events, change);
+    std::optional<RecordedStart> start = start_;
+    if (start) std::ranges::for_each(start->trace.events, change);
     return unrecorded(
-        trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &*start : nullptr));
+        trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &start->trace : nullptr));
   }
 
   // Keeps the remedy if its replay shows that it helps.
@@ -517,7 +522,7 @@ class RemedySearch {
 
   const History& history_;
   const DeviceHistory& device_;
-  std::optional<TraceStart> start_;  // the memory that it began with
+  std::optional<RecordedStart> start_;  // the memory that it began with
   const Evidence& evidence_;
   ReplayedHeap now_;
   std::uint64_t of_bytes_;
@@ -540,7 +545,7 @@ Remedies find_remedies(const History& history, DeviceHistory& device, const Evid
   RemedySearch search(history, device, allocations, evidence);
   search.try_settings();
   search.try_for(cause, growths, allocations, sites);
-  return {.of_bytes = search.of_bytes(), .best = search.best()};
+  return {.of_bytes = search.of_bytes(), .recorded_bytes = search.recorded_bytes_if_other(), .best = search.best()};
 }
 
 }  // namespace cachalot::tools

@@ -142,6 +142,9 @@ std::vector<bool> graph_pools_of(const History& history, std::span<const Allocat
 std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
                          std::size_t most);
 
+// Returns how much the program could reserve at most when the request failed. Requires a failure.
+std::uint64_t available_bytes(const Evidence& evidence);
+
 // Returns the first cause that explains the failure: Cause::none without a failure.
 Cause cause_of(const Evidence& evidence);
 
@@ -158,7 +161,9 @@ struct Remedy {
 
 struct Remedies {
   std::uint64_t of_bytes = 0;  // the peak of the replay without a remedy, with the failed request
-  std::vector<Remedy> best;    // at most three: those that serve the request first, then by bytes
+  // The peak that the file tells, where that replay, of a program without a failed request, differs from it.
+  std::optional<std::uint64_t> recorded_bytes;
+  std::vector<Remedy> best;  // at most three: those that serve the request first, then by bytes
 };
 
 // Replays the history of `device` under other settings. The history is changed during the call and is as before at its end.

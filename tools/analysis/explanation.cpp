@@ -260,6 +260,11 @@ std::string holder_text(const Explanation& one) {
     case Cause::outside:
       return "CUDA itself found no memory, outside of PyTorch's caching allocator";
     default:
+      if (evidence.failure && evidence.allocated_bytes + evidence.failure->requested_bytes <= available_bytes(evidence))
+        return fmt::format(
+            "{} are live, and the {} that PyTorch caches besides lie in smaller pieces",
+            format_bytes(evidence.allocated_bytes),
+            format_bytes(evidence.reserved_bytes - std::min(evidence.reserved_bytes, evidence.allocated_bytes)));
       return fmt::format("{} of live memory and the request do not fit into the device together",
                          format_bytes(evidence.allocated_bytes));
   }
@@ -505,7 +510,12 @@ std::string remedies_text(const Explanation& one, const Style& style) {
         "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.\n",
         format_bytes(remedies.of_bytes));
   std::string text =
-      fmt::format("\n  what helps: replayed, the program holds {} now\n", format_bytes(remedies.of_bytes));
+      fmt::format("\n  what helps: replayed{}, the program holds {} now\n",
+                  one.evidence.failure ? " with the request that failed" : "", format_bytes(remedies.of_bytes));
+  if (remedies.recorded_bytes) {
+    text += fmt::format("  (it held {}: the replay is not exact, and these figures are not either)\n",
+                        format_bytes(*remedies.recorded_bytes));
+  }
   for (const Remedy& remedy : remedies.best) {
     text += fmt::format("  {:>12}  {}{}\n", format_bytes(remedy.reserved_bytes), style.good(remedy.setting),
                         remedy.serves ? ", which serves the request" : "");

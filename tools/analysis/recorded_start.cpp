@@ -151,6 +151,15 @@ class StartMaker {
 
 }  // namespace
 
+std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) {
+  if (reserved_at_begin(device) != 0 || device.events.empty()) return std::nullopt;
+  std::int64_t reserved = 0;
+  std::int64_t peak = 0;
+  for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += reserved_change(event));
+  if (peak == 0) return std::nullopt;  // the history has no segments
+  return static_cast<std::size_t>(peak);
+}
+
 std::optional<RecordedStart> recorded_start(const History& history, const DeviceHistory& device,
                                             std::span<const Allocation> allocations) {
   const Options options = segment_options(history.settings);

@@ -1,6 +1,7 @@
 // How a replay of a recorded program begins: with its settings, and with the memory that PyTorch held.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -27,6 +28,10 @@ Options segment_options(std::string_view settings);
 
 // Returns whether the program ran with expandable segments.
 bool is_expandable(std::string_view settings);
+
+// Returns how much memory was reserved at most, by the events of segments and the segments at the end; nullopt where the
+// history begins later than the program: there was memory before.
+std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device);
 
 // The memory that PyTorch held when a recording began, for replays under its own policy: what a program holds later depends on
 // the segments that it had, and on the free blocks in them.

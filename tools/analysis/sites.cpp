@@ -32,13 +32,16 @@ std::string module_name(std::string_view file, std::uint32_t line, bool is_inner
   return is_innermost ? std::string(file_name(file)) : fmt::format("{}:{}", file_name(file), line);
 }
 
+constexpr std::string_view kOfSimulator = "/cachalot_simulator/";
+
 }  // namespace
 
 Origin origin_of(std::string_view file) {
   if (contains(file, "/torch/")) return file.ends_with(".py") ? Origin::torch : Origin::machine;
   if (!file.ends_with(".py"))
     return file.starts_with("<") && !file.starts_with("<frozen") ? Origin::own : Origin::machine;
-  constexpr std::array kInstalled = {"/site-packages/", "/dist-packages/", "/lib/python", "/cachalot_simulator/"};
+  constexpr std::array<std::string_view, 4> kInstalled = {"/site-packages/", "/dist-packages/", "/lib/python",
+                                                          kOfSimulator};
   const bool is_installed =
       std::ranges::any_of(kInstalled, [&](std::string_view part) { return contains(file, part); });
   return is_installed ? Origin::library : Origin::own;
@@ -76,7 +79,10 @@ FrameId Sites::place_of(StackId stack, Frames frames) {
   const std::span<const FrameId> calls = history_.stacks[stack];
   auto found = std::ranges::find_if(calls, [&](FrameId frame) { return shows(frame, frames); });
   if (found == calls.end()) {
-    found = std::ranges::find_if(calls, [&](FrameId frame) { return origin(frame) != Origin::machine; });
+    found = std::ranges::find_if(calls, [&](FrameId frame) {
+      const std::string_view file = history_.texts[history_.stacks.frame(frame).file];
+      return origin(frame) != Origin::machine && !contains(file, kOfSimulator);  // it computes what autograd asked for
+    });
   }
   return known->second = found == calls.end() ? machine_place(calls) : *found;
 }

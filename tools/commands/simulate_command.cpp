@@ -273,13 +273,14 @@ std::string refused_text(const json& where, const std::string& at) {
                      format_bytes(free));
 }
 
-// The first request that failed for good. PyTorch counts; its history, where there is one, knows the place: else null.
-const json& first_refused(const json& device, const json* torch) {
-  return torch != nullptr ? torch->at("first_oom") : device.at("first_failure");
+// A request that failed for good: the last one of PyTorch, whose history, where there is one, knows the place (else null), or the
+// first one of the driver.
+const json& refused_request(const json& device, const json* torch) {
+  return torch != nullptr ? torch->at("last_oom") : device.at("first_failure");
 }
 
-std::string first_refused_text(const json& device, const json* torch) {
-  const json& refused = first_refused(device, torch);
+std::string refused_at_text(const json& device, const json* torch) {
+  const json& refused = refused_request(device, torch);
   if (refused.is_null())
     return fmt::format("out of memory, {}; the place in the program is not known", times_text(number(*torch, "ooms")));
   if (torch != nullptr) return refused_text(refused, " " + at_place(word(refused, "at")));
@@ -289,7 +290,7 @@ std::string first_refused_text(const json& device, const json* torch) {
 // How close it was: the program went on without what it had asked for, or PyTorch gave its cache back.
 std::string tightness_text(const json& device, const json* torch) {
   if (ran_out(device, torch)) {
-    return figure("", "but it was " + first_refused_text(device, torch)) +
+    return figure("", "but it was " + refused_at_text(device, torch)) +
            figure("", "the program went on without that memory, and ended well");
   }
   if (device.at("first_failure").is_null()) return "";
@@ -367,8 +368,8 @@ std::string verdict(const ProcessReport& report, const json& device, bool failed
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
     return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
-  const json& refused = first_refused(device, torch);
-  return figure("fits", style.bad("NO") + ": " + first_refused_text(device, torch)) +
+  const json& refused = refused_request(device, torch);
+  return figure("fits", style.bad("NO") + ": " + refused_at_text(device, torch)) +
          (refused.is_null() ? "" : if_low(device, refused));
 }
 
@@ -499,7 +500,10 @@ std::string to_text(const Simulation& simulation, const ReportOptions& options, 
     if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
     devices += cudnn_text(report.driver) + libraries_text(report.driver);
   }
-  if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
+  if (devices.empty())
+    devices =
+        "no process of the program told that it used the GPU's memory: one that a signal or os._exit() ends tells "
+        "nothing\n";
   for (const ProcessReport& report : simulation.processes) {
     if (!report.driver.is_null()) devices += rules_report(report, style);
   }

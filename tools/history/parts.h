@@ -213,6 +213,7 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "END",
     // Of a snapshot.
     "segments",
+    "unknown_actions",  // of JSON that convert wrote
     "device_traces",
     "host_segments",
     "host_traces",

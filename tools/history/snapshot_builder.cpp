@@ -553,6 +553,7 @@ History SnapshotBuilder::finish(Part root) {
 
 void SnapshotBuilder::take_root(const Pairs& pairs) {
   const Part* const segments = find(pairs, "segments"_word);
+  require(segments != nullptr || find(pairs, "unknown_actions"_word) == nullptr, "{}", kTablesComeFirst);
   require(segments != nullptr, "'segments' is missing");
   take_segments(*segments, "segments", devices_);
   if (const Part* traces = find(pairs, "device_traces"_word)) take_traces(*traces, "device_traces", devices_);

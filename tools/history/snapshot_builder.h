@@ -16,6 +16,12 @@
 
 namespace cachalot::tools {
 
+// Of JSON that convert wrote, and that another program has sorted.
+inline constexpr const char* kTablesComeFirst =
+    "the keys of a 'cachalot history' have another order than `cachalot convert` gives them: its tables must come "
+    "before "
+    "its devices";
+
 class SnapshotBuilder : public PartFields {
  public:
   using PartFields::PartFields;

@@ -173,6 +173,7 @@ class HistoryJson {
   // Returns false for what was taken; nlohmann's parser then forgets it.
   bool take(int depth, Event event, const Json& parsed) {
     if (event == Event::key && depth == 1) section_ = parsed.get<std::string>();
+    CACHALOT_REQUIRE(section_ != "devices" || !stacks_.empty(), "{}", kTablesComeFirst);
     if (event == Event::key && depth == 3) part_ = parsed.get<std::string>();
     const bool of_device = section_ == "devices" || section_ == "host";
     if (event == Event::object_start && depth == 2 && of_device) devices().emplace_back();

@@ -96,13 +96,13 @@ def observe(device: int, stats: dict[str, int]) -> dict[str, int]:
 
 
 def observe_history(trace: list[dict], annotations: list[dict], owners: Owners) -> dict[str, Any]:
-    """The peak, where memory ran out first, and what was live after each step."""
+    """The peak, where memory ran out last, and what was live after each step."""
     event = peak_of(trace)
     attribution = Attribution(trace, annotations, owners, event)
-    oom = next((entry for entry in trace if entry["action"] == "oom"), None)
+    oom = next((entry for entry in reversed(trace) if entry["action"] == "oom"), None)  # a program may try again with less
     return {
         "peak": None if event is None else peak(trace, event, attribution),
-        "first_oom": oom and {"at": place_of(oom), "bytes": oom["size"], "free_bytes": oom["device_free"]},
+        "last_oom": oom and {"at": place_of(oom), "bytes": oom["size"], "free_bytes": oom["device_free"]},
         "steps": attribution.steps,
     }
 
