@@ -32,7 +32,7 @@
 #include "device/addresses.h"
 #include "device/cuda_device.h"
 #include "device_allocator.h"
-#include "live/process_publisher.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "policy/simulation_settings.h"

@@ -10,11 +10,11 @@ set(CACHALOT_RMM_NEWEST_DIR "" CACHE PATH
 
 function(cachalot_mr_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "HEADERS")
-  cachalot_files(headers mr/include/cachalot ${arg_HEADERS})
+  cachalot_files(headers adapters/include/cachalot ${arg_HEADERS})
   add_library(cachalot_mr INTERFACE)
   add_library(cachalot::mr ALIAS cachalot_mr)
   set_target_properties(cachalot_mr PROPERTIES EXPORT_NAME mr VERIFY_INTERFACE_HEADER_SETS OFF)  # it does not bring CCCL
-  target_sources(cachalot_mr INTERFACE FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/mr/include FILES ${headers})
+  target_sources(cachalot_mr INTERFACE FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/adapters/include FILES ${headers})
   target_link_libraries(cachalot_mr INTERFACE cachalot::core)
 endfunction()
 
@@ -159,7 +159,7 @@ endfunction()
 # change.
 function(cachalot_compiled_mr_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPILER;STANDARD;SOURCE;CCCL;FLAGS" "")
-  set(includes "-I${PROJECT_SOURCE_DIR}/mr/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
+  set(includes "-I${PROJECT_SOURCE_DIR}/adapters/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
   set(libraries "$<TARGET_FILE:cachalot_core> $<TARGET_FILE:CUDA::cudart> ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
   add_test(NAME mr.${name}
     COMMAND ${CMAKE_COMMAND} -D COMPILER=${arg_COMPILER} -D STANDARD=${arg_STANDARD} -D SOURCE=${arg_SOURCE} -D CCCL=${arg_CCCL}

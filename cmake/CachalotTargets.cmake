@@ -17,7 +17,8 @@ function(cachalot_require_all_listed)
   endif()
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
-    ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h ${PROJECT_SOURCE_DIR}/mr/include/*.h
+    ${PROJECT_SOURCE_DIR}/diagnostics/*.cpp ${PROJECT_SOURCE_DIR}/diagnostics/include/*.h
+    ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h ${PROJECT_SOURCE_DIR}/adapters/include/*.h
     ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu
     ${PROJECT_SOURCE_DIR}/kernels/include/*.h ${PROJECT_SOURCE_DIR}/kernels/include/*.cuh
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
@@ -57,7 +58,7 @@ endfunction()
 # in what we install.
 add_library(cachalot_layers INTERFACE)
 target_include_directories(cachalot_layers INTERFACE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
-target_link_libraries(cachalot_layers INTERFACE cachalot_core cachalot_flags Threads::Threads)
+target_link_libraries(cachalot_layers INTERFACE cachalot_diagnostics cachalot_core cachalot_flags Threads::Threads)
 target_compile_definitions(cachalot_layers INTERFACE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
 
 # What programs of tools/, tests/, bench/ and examples/ use besides: libraries that the allocator does without.
@@ -99,10 +100,10 @@ function(cachalot_core_library)
     base=allocator/base
     device=allocator/device
     heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
-    reports=allocator/policy,allocator/observe,allocator/leaks,allocator/live,allocator/guard,allocator/groups)
-  cachalot_files(adapter_headers allocator/include/cachalot ${adapters_ADAPTER_HEADERS})
+    reports=allocator/policy,allocator/observe,allocator/guard,allocator/groups)
+  cachalot_files(adapter_headers adapters/include/cachalot ${adapters_ADAPTER_HEADERS})
   target_sources(cachalot_core PUBLIC
-    FILE_SET adapter_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${adapter_headers})
+    FILE_SET adapter_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/adapters/include FILES ${adapter_headers})
   set_target_properties(cachalot_core PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
@@ -114,6 +115,13 @@ function(cachalot_core_library)
   if(CACHALOT_HAS_LIBBACKTRACE)
     target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
   endif()
+endfunction()
+
+# What observes cachalot::core.
+function(cachalot_diagnostics_library)
+  cachalot_static_library(diagnostics diagnostics ${ARGN})
+  target_include_directories(cachalot_diagnostics PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/allocator)
+  target_link_libraries(cachalot_diagnostics PUBLIC cachalot_core)
 endfunction()
 
 # Tensor pools over cachalot::core.
@@ -128,7 +136,7 @@ endfunction()
 set(CACHALOT_SHARED_LINK -Wl,-z,nodelete -Wl,-Bsymbolic)
 
 # With BUILD_SHARED_LIBS, libcachalot_cpp.so in place of the static libraries: one allocator for all libraries of a process that
-# use it. cachalot::core, cachalot::pool and cachalot::kernels then stand for it. It exports what the public headers declare
+# use it. cachalot::core, cachalot::diagnostics, cachalot::pool and cachalot::kernels then stand for it. It exports what the public headers declare
 # (CACHALOT_BEGIN_API). Programs of this repository, which use what is not exported, link the static libraries as ever.
 function(cachalot_shared_cpp_library)
   if(NOT BUILD_SHARED_LIBS)
@@ -146,15 +154,15 @@ function(cachalot_shared_cpp_library)
   if(CACHALOT_HAS_LIBBACKTRACE)
     target_link_libraries(cachalot_cpp PRIVATE cachalot_backtrace)
   endif()
-  foreach(name IN ITEMS core pool kernels)
+  foreach(name IN ITEMS core diagnostics pool kernels)
     target_sources(cachalot_cpp PRIVATE $<TARGET_OBJECTS:cachalot_${name}>)
     add_library(cachalot_shared_${name} INTERFACE)
     add_library(cachalot::${name} ALIAS cachalot_shared_${name})
     set_target_properties(cachalot_shared_${name} PROPERTIES EXPORT_NAME ${name})
     target_link_libraries(cachalot_shared_${name} INTERFACE cachalot_cpp)
-    get_target_property(folder cachalot_${name} HEADER_DIRS)
     get_target_property(sets cachalot_${name} HEADER_SETS)
     foreach(set IN LISTS sets)
+      get_target_property(folder cachalot_${name} HEADER_DIRS_${set})
       get_target_property(files cachalot_${name} HEADER_SET_${set})
       target_sources(cachalot_shared_${name} INTERFACE FILE_SET ${set} TYPE HEADERS BASE_DIRS ${folder} FILES ${files})
     endforeach()

@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "base/own_code.h"
 #include "cachalot/kernels.h"
-#include "live/process_publisher.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "policy/options_without_effect.h"
 #include "pytorch/python_api.h"
 

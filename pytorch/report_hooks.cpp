@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
-#include "live/process_publisher.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "pytorch/guarded.h"
 #include "pytorch/hooks.h"
 #include "pytorch/process.h"

@@ -22,10 +22,10 @@ import typing
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 DOCUMENTS = [
-    "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "mr/*.md",
+    "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "adapters/*.md",
     "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
-HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "mr/include/cachalot/**/*.h", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
+HEADERS = [f"{folder}/include/cachalot/*" for folder in ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator")]
 PYTHON = ["pytorch/cachalot/*.py"]
 HEADER_COLUMNS = 100
 

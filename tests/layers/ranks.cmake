@@ -41,32 +41,26 @@ set(layers
   "13 allocator/include/cachalot/pinned_memory_resource.h"
   "13 allocator/device_buffer.cpp          allocator/include/cachalot/device_buffer.h"
   "13 allocator/include/cachalot/buffer.h  allocator/include/cachalot/allocation.h"
-  "13 allocator/leaks/             allocator/include/cachalot/allocation_site.h"
-  "13 allocator/include/cachalot/allocation_track.h allocator/include/cachalot/leak_detector.h"
-  "13 allocator/live/              allocator/include/cachalot/statistics_page.h"
-  "13 allocator/include/cachalot/statistics_publisher.h"
+  "13 diagnostics/"
   "13 pool/"
   "13 kernels/"
-  "13 mr/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   "13 allocator/include/cachalot/c_limits.h    allocator/include/cachalot/c_publish.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/"
   "14 pytorch/adapter/"
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
-  "14 allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/caching_device_allocator_inline.h"
-  "14 allocator/include/cachalot/thrust.h                   allocator/include/cachalot/cub_environment.h"
-  "14 allocator/include/cachalot/nvtx.h                     allocator/include/cachalot/tensorrt.h"
+  "14 adapters/"
   "14 tools/"
   "15 tests/  bench/  examples/")
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/cub_environment.h"
-  "^thrust/                           allocator/include/cachalot/thrust.h"
-  "^nvtx3/                            allocator/include/cachalot/nvtx.h"
-  "^NvInfer                           allocator/include/cachalot/tensorrt.h")
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h adapters/include/cachalot/caching_device_allocator.h adapters/include/cachalot/cub_environment.h"
+  "^thrust/                           adapters/include/cachalot/thrust.h"
+  "^nvtx3/                            adapters/include/cachalot/nvtx.h"
+  "^NvInfer                           adapters/include/cachalot/tensorrt.h")
 
 # What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
 set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

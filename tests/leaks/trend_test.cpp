@@ -1,4 +1,4 @@
-#include "leaks/trend.h"
+#include "diagnostics/leaks/trend.h"
 
 #include <gtest/gtest.h>
 

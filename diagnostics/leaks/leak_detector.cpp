@@ -18,7 +18,7 @@
 #include "base/process.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/change.h"
-#include "leaks/trend.h"
+#include "diagnostics/leaks/trend.h"
 
 CACHALOT_BEGIN
 
