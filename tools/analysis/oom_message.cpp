@@ -636,10 +636,10 @@ std::uint64_t other_bytes(const OomMessage& message) {
 std::optional<std::uint64_t> unnamed_bytes(const OomMessage& message) {
   const std::optional<std::uint64_t> own = own_bytes(message);
   if (!own || !message.total_bytes || !message.free_bytes) return std::nullopt;
-  constexpr std::uint64_t kRounding = std::uint64_t{1} << 20;  // of the figures, which are sums of rounded ones
+  constexpr std::uint64_t kRoundingOfSums = std::uint64_t{1} << 20;  // of the figures, which are sums of rounded ones
   const std::uint64_t named = *own + other_bytes(message) + *message.free_bytes;
   const std::uint64_t unnamed = *message.total_bytes - std::min(*message.total_bytes, named);
-  return unnamed < kRounding ? 0 : unnamed;
+  return unnamed < kRoundingOfSums ? 0 : unnamed;
 }
 
 std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path) {
