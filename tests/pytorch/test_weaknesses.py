@@ -102,7 +102,7 @@ def test_the_call_stacks_of_frees_are_recorded_while_python_raises_an_exception(
 
 @not_plug
 def test_a_capture_that_fails_gives_its_memory_back():
-    """PyTorch keeps the graph's pool until the process ends (2.11 to 2.15; its issue 190348)."""
+    """PyTorch 2.11 keeps the graph's pool until the process ends (its issue 190348); 2.15 does not."""
     code = """
     torch.zeros(1, device="cuda")
     torch.cuda.empty_cache()
@@ -130,5 +130,6 @@ def test_a_capture_that_fails_gives_its_memory_back():
     told = run_python(code)
     assert told.returncode == 0, told.stderr
     reserved = int(told.stdout.split()[0])
-    assert reserved > 0 if MODE == "native" else reserved == 0, told.stdout
+    keeps = MODE == "native" and VERSION < "2.12"
+    assert reserved > 0 if keeps else reserved == 0, told.stdout
     assert told.stdout.split()[1:] == ["True", "0"]
