@@ -65,6 +65,11 @@ TEST(LogText, LeavesOutTheMarksOfMarkdown) {
   EXPECT_EQ(squeezed("allocate **3.06 GiB**, `GPU` 0"), "allocate3.06GiB,GPU0");
 }
 
+TEST(LogText, ReadsEntitiesAndFullWidthPunctuation) {
+  EXPECT_EQ(squeezed("&gt;&nbsp;2.61 GiB&amp;more &quot;x&#x27;"), ">2.61GiB&more\"x'");
+  EXPECT_EQ(squeezed("\xef\xbc\x88GPU 0\xef\xbc\x9b 15 GiB\xef\xbc\x89\xe3\x80\x82"), "(GPU0;15GiB).");
+}
+
 TEST(LogText, NumbersOfTwoLinesAreNotOne) {
   EXPECT_EQ(squeezed("size 2850\n2021-07-08: next"), "size2850 2021-07-08:next");
   EXPECT_EQ(squeezed("size 2850\n\n12"), "size2850 12");

@@ -174,6 +174,22 @@ TEST(OomMessages, OfOtherProgramsAreKnownByTheirWords) {
        "RuntimeError: CUDA error: out of memory",
        "CUDA", "outside"},
       {"Failed to allocate 2.1 GB on the GPU: cudaErrorMemoryAllocation (out of memory)", "CUDA"},
+      {"jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to allocate 1048576 bytes for new constant", "JAX",
+       "unknown", kMib},
+      {"W tensorflow/core/common_runtime/bfc_allocator.cc:217] Ran out of memory trying to allocate 2.00MiB. The caller "
+       "indicates that this is not a failure",
+       "TensorFlow", "unknown", 2 * kMib},
+      {"ERROR KVCache allocation failed: Insufficient GPU memory for KVCache allocation.\n"
+       "Available: 29000.00 MB, Required: 131072.00 MB, Reserved: 512.00 MB.",
+       "vLLM.rs", "limit", 131072 * kMib},
+      {"RMM failure at: pool_memory_resource.hpp:257: Maximum pool size exceeded (failed to allocate 4.000000 GiB): "
+       "std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4294967296 bytes) at: cuda_memory_resource.hpp",
+       "RMM", "unknown", 4096 * kMib},
+      {"rmm.rmm.RMMError: RMM_ERROR_OUT_OF_MEMORY", "RMM"},
+      {"RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "Level Zero"},
+      {"Status code: Resource exhausted [9x]\n  Compilation failure: Ran out of memory in memory space hbm. Used 8.50G of "
+       "8.00G hbm. Exceeded hbm capacity by 512.00M.\n  [[{{node TPUReplicate/_compile}}]]",
+       "TensorFlow", "too_large", 8704 * kMib},
       {"RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED", "cuFFT", "outside"},
   };
   for (const Known& known : all) {
@@ -204,6 +220,19 @@ TEST(OomMessages, TellNoFalsehoodOfThisProcess) {
           .front();
   EXPECT_EQ(other_bytes(cut), 0u);
   EXPECT_EQ(message_text(cut).find("of it outside of PyTorch"), std::string::npos) << message_text(cut);
+}
+
+// With more than the device has, live memory that would fit by itself leaves memory between its blocks; else it does not fit.
+TEST(OomMessages, OfWindowsTellFragmentationFromTooMuch) {
+  const auto cause = [](const char* live) {
+    const std::string text = fmt::format(
+        "Tried to allocate 16.00 GiB (GPU 0; 24.00 GiB total capacity; {} already allocated; 0 bytes free; 42.50 GiB "
+        "reserved in total by PyTorch)",
+        live);
+    return key_of(verdict_of(read_oom_messages(text, "log").front()).cause);
+  };
+  EXPECT_EQ(cause("10.22 GiB"), "fragmentation");
+  EXPECT_EQ(cause("26.22 GiB"), "host_memory");
 }
 
 TEST(OomMessages, SayWhichRankOrProcessWroteThem) {
@@ -425,7 +454,7 @@ TEST(OomMessages, TheirFiguresStandInTextAndJson) {
 
 TEST(OomMessages, TheSizeOfTheDeviceMayBeGiven) {
   const OomMessage message =
-      read_oom_messages("Out of memory allocating 2,147,483,648 bytes (allocated so far: 11,811,160,064 bytes).", "log")
+      read_oom_messages("Out of memory allocating 13,958,643,712 bytes (allocated so far: 1,073,741,824 bytes).", "log")
           .front();
   EXPECT_EQ(explain_message(message, std::nullopt).cause, Cause::unknown);
   EXPECT_EQ(explain_message(message, 12 * kGiB).cause, Cause::too_large);

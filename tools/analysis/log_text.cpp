@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "tools/text_layout.h"
 
@@ -149,6 +150,27 @@ std::string unescaped(std::string_view text) {
   return out;
 }
 
+// Web pages write entities, and Chinese and Japanese text has punctuation of its own.
+std::string without_entities(std::string text) {
+  constexpr std::array kSigns = {std::pair{"&nbsp;"sv, " "sv},      std::pair{"&gt;"sv, ">"sv},
+                                 std::pair{"&lt;"sv, "<"sv},        std::pair{"&quot;"sv, "\""sv},
+                                 std::pair{"&#39;"sv, "'"sv},       std::pair{"&#x27;"sv, "'"sv},
+                                 std::pair{"&amp;"sv, "&"sv},       std::pair{"\xe3\x80\x82"sv, "."sv},
+                                 std::pair{"\xef\xbc\x88"sv, "("sv}, std::pair{"\xef\xbc\x89"sv, ")"sv},
+                                 std::pair{"\xef\xbc\x8c"sv, ","sv}, std::pair{"\xef\xbc\x9a"sv, ":"sv},
+                                 std::pair{"\xef\xbc\x9b"sv, ";"sv}};
+  if (text.find_first_of("&\xe3\xef") == std::string::npos) return text;
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string_view rest = std::string_view{text}.substr(i);
+    const auto* const sign = std::ranges::find_if(kSigns, [&](const auto& one) { return rest.starts_with(one.first); });
+    out += sign == kSigns.end() ? rest.substr(0, 1) : sign->second;
+    i += sign == kSigns.end() ? 1 : sign->first.size();
+  }
+  return out;
+}
+
 // Returns the length of the escape sequence of a terminal that the text begins with; 0: it begins with none. Logs that went through an
 // editor, syslog or an issue have other characters in place of ESC, or none: "^[[36m", "#033[36m", "[36m".
 std::size_t color_length(std::string_view text) {
@@ -277,7 +299,7 @@ std::size_t blank_length(std::string_view text) {
 
 }  // namespace
 
-LogText::LogText(std::string_view bytes) : text_(without_colors(unescaped(without_docker_lines(decoded(bytes))))) {
+LogText::LogText(std::string_view bytes) : text_(without_colors(without_entities(unescaped(without_docker_lines(decoded(bytes)))))) {
   for (std::size_t at = text_.find("\r\n"); at != std::string::npos; at = text_.find("\r\n", at + 1)) text_[at] = ' ';
   std::ranges::replace(text_, '\r', '\n');
   squeezed_.reserve(text_.size());

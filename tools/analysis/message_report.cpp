@@ -44,6 +44,11 @@ std::string kind_text(const OomMessage& message) {
   return is_known ? "" : fmt::format("a message of {}: ", name);
 }
 
+// Whether it is of the allocator that TensorFlow and XLA share, whose figures tell its limit and what is in use of it.
+bool is_of_bfc_allocator(const OomMessage& message) {
+  return message.framework == "TensorFlow" || message.framework.starts_with("JAX");
+}
+
 std::string asked_text(const OomMessage& message) {
   std::string text = kind_text(message);
   if (message.requested_bytes) text += fmt::format("{} was asked for: ", shown(message.requested_bytes));
@@ -75,26 +80,15 @@ MaybeVerdict said(const OomMessage& message) {
 MaybeVerdict wrong_shape(const OomMessage& message) {
   if (!message.requested_bytes || *message.requested_bytes <= std::max(kLargestGpu, message.total_bytes.value_or(0)))
     return std::nullopt;
-  const std::string size = *message.requested_bytes < kGiB * kMiB ? shown(message.requested_bytes) : "more than a PiB";
+  constexpr std::uint64_t kPiB = kGiB * kMiB;
+  const std::uint64_t bytes = *message.requested_bytes;
+  const std::string size = bytes < kPiB ? shown(bytes) : bytes < kPiB * kKiB ? "more than a PiB" : "more than an EiB";
   return MessageVerdict{
       .cause = Cause::wrong_shape,
       .text =
           fmt::format("{}{} was asked for: no GPU has that much, so a shape is wrong, or a size is negative and was "
                       "converted",
                       kind_text(message), size)};
-}
-
-// Windows gives a program memory of the host when that of the GPU is full.
-MaybeVerdict host_memory(const OomMessage& message) {
-  if (!message.total_bytes) return std::nullopt;
-  const std::uint64_t held = std::max(
-      {message.allocated_bytes.value_or(0), message.reserved_bytes.value_or(0), message.process_bytes.value_or(0)});
-  if (!is_clearly_more(static_cast<double>(held), *message.total_bytes)) return std::nullopt;
-  return verdict(
-      message, Cause::host_memory,
-      fmt::format("this program held {} with a device of {}: the driver of Windows (WDDM) had given it memory of "
-                  "the host for the rest, which ran out, too",
-                  shown(held), shown(message.total_bytes)));
 }
 
 MaybeVerdict larger_than_device(const OomMessage& message) {
@@ -193,10 +187,26 @@ MaybeVerdict cached(const OomMessage& message) {
                  fmt::format("{}{} is free between live blocks", shown(unallocated), pieces));
 }
 
+// Windows gives a program memory of the host when that of the GPU is full.
+MaybeVerdict host_memory(const OomMessage& message) {
+  if (!message.total_bytes) return std::nullopt;
+  const std::uint64_t held = std::max(
+      {message.allocated_bytes.value_or(0), message.reserved_bytes.value_or(0), message.process_bytes.value_or(0)});
+  if (!is_clearly_more(static_cast<double>(held), *message.total_bytes)) return std::nullopt;
+  const std::string taken =
+      fmt::format("this program held {} with a device of {}: the driver of Windows (WDDM) had given it memory of the "
+                  "host for the rest",
+                  shown(held), shown(message.total_bytes));
+  const bool fits = message.requested_bytes && message.allocated_bytes <= message.total_bytes;
+  const MaybeVerdict in_cache = fits ? cached(message) : std::nullopt;
+  if (in_cache) return MessageVerdict{.cause = in_cache->cause, .text = in_cache->text + "; " + taken};
+  return verdict(message, Cause::host_memory, taken + ", which ran out, too");
+}
+
 MaybeVerdict limited(const OomMessage& message) {
   if (!exceeds_limit(message)) return std::nullopt;
   const std::string held = shown(message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes);
-  if (message.framework == "TensorFlow" || message.framework == "JAX")
+  if (is_of_bfc_allocator(message))
     return verdict(
         message, Cause::too_large,
         fmt::format("its allocator may take {}, of which {} are in use", shown(message.allowed_bytes), held));
@@ -269,8 +279,7 @@ MaybeVerdict too_large(const OomMessage& message) {
 
 // With its limit and what it holds, a pool that is not at its limit is in pieces.
 MaybeVerdict pool_in_pieces(const OomMessage& message) {
-  const bool has_pool = message.framework == "TensorFlow" || message.framework == "JAX";
-  if (!has_pool || !message.allowed_bytes || !message.allocated_bytes) return std::nullopt;
+  if (!is_of_bfc_allocator(message) || !message.allowed_bytes || !message.allocated_bytes) return std::nullopt;
   return verdict(message, Cause::fragmentation,
                  fmt::format("{} of the {} that its allocator may take are free, in pieces that are too small",
                              shown(*message.allowed_bytes - std::min(*message.allowed_bytes, *message.allocated_bytes)),
@@ -279,7 +288,7 @@ MaybeVerdict pool_in_pieces(const OomMessage& message) {
 
 std::string lacking_text(const OomMessage& message) {
   if (message.is_cut) return "the message is cut off behind its first figures, so that it does not tell the cause";
-  if (!message.requested_bytes && !message.total_bytes && (message.allocated_bytes || message.allowed_bytes))
+  if (!message.requested_bytes && !message.total_bytes && (message.allocated_bytes || message.reserved_bytes || message.allowed_bytes))
     return "the message does not say what was asked for, so that it does not tell the cause";
   if (!message.requested_bytes && !message.total_bytes)
     return "the message has no figures that are known, so that it does not tell the cause";
@@ -296,6 +305,8 @@ MessageVerdict unknown(const OomMessage& message) {
     text += fmt::format("{} was asked for", shown(message.requested_bytes));
     if (message.total_bytes) text += fmt::format(" on a device of {}", shown(message.total_bytes));
     if (message.allocated_bytes) text += fmt::format(", with {} allocated", shown(message.allocated_bytes));
+    if (message.reserved_bytes && !message.allocated_bytes)
+      text += fmt::format(", with {} in its pool", shown(message.reserved_bytes));
     text += "; ";
   }
   const bool has_words = !message.words.empty();

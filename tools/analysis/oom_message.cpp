@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/causes.h"
 #include "tools/analysis/log_text.h"
@@ -183,7 +184,7 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
     message.words = "the device had no memory for it, and caching is off";
   }
   if (behind.starts_with("morethan1EB")) {
-    message.requested_bytes = bytes_of(1, 6);
+    message.requested_bytes = std::uint64_t{1} << 60;
     if (const std::size_t on = behind.substr(0, 120).find("onGPU"); on != kNpos)
       set_device(message, device_at(behind.substr(on)));
     return message;
@@ -236,11 +237,14 @@ constexpr std::string_view kCudaItself =
     "allocator";
 constexpr std::string_view kNoMemory = "the device had no memory for it";
 constexpr std::string_view kPool = "the memory pool may not grow further: its maximum size is reached";
+constexpr std::string_view kPoolOrDevice =
+    "the memory pool could not grow: its maximum size is reached, or the device gave no more, of which RMM says the same";
+constexpr std::string_view kArena = "the limit of its arena leaves less";
 constexpr std::string_view kShare =
     "the share of the GPU that gpu_memory_utilization allows has no room for the KV cache";
 constexpr std::string_view kPinned = "pinned host memory ran out, not memory of the GPU";
 constexpr std::string_view kHost = "memory of the host ran out, not memory of the GPU";
-constexpr std::string_view kNccl = "NCCL found no memory for its buffers, which it takes outside of PyTorch";
+constexpr std::string_view kNccl = "NCCL found no memory: it takes its own outside of PyTorch";
 constexpr std::string_view kUnknown = "memory ran out";
 
 constexpr std::array kForms = {
@@ -325,6 +329,14 @@ void read_two(OomMessage& message, std::string_view text, std::string_view words
   message.*second = sizes->second;
 }
 
+// JAX, TensorFlow and PyTorch/XLA pass on the words of XLA.
+std::string_view program_of_xla(std::string_view text) {
+  const auto has = [&](std::string_view words) { return text.find(words) != kNpos; };
+  if (has("jax") || has("JAX") || has("XlaRuntimeError")) return "JAX";
+  if (has("torch_xla")) return "PyTorch/XLA";
+  return has("tensorflow.") || has("[[{{node") ? "TensorFlow" : "JAX/XLA";
+}
+
 // Reads what a table of words and figures cannot say.
 void read_more(OomMessage& message, const Extent& extent) {
   const std::string_view text = extent.text.substr(extent.begin);
@@ -335,6 +347,12 @@ void read_more(OomMessage& message, const Extent& extent) {
     if (!is_named || extent.text.find("jaxlib") != kNpos) message.framework = "JAX";
   } else if (message.framework == "RMM") {
     read_two(message, text, "trysize=", ",", &OomMessage::reserved_bytes, &OomMessage::allowed_bytes);
+  } else if (message.framework == "CuPy" && text.starts_with("outofmemorytoallocate") && message.reserved_bytes) {
+    *message.reserved_bytes -= std::min(*message.reserved_bytes, message.requested_bytes.value_or(0));
+  } else if (message.words == kArena) {
+    const auto left = size_at(text.substr(std::string_view("Availablememoryof").size()));
+    message.words = fmt::format("the limit of its arena leaves {}: gpu_mem_limit, or that of an arena of the host",
+                                left ? format_bytes(left->bytes) : "less");
   } else if (message.framework == "vLLM") {
     read_two(message, text, "(", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
     const std::size_t wanted = text.find(',', text.find("memoryutilization("));
@@ -354,12 +372,10 @@ void read_more(OomMessage& message, const Extent& extent) {
     if (used && used->has_unit && message.free_bytes) message.total_bytes = used->bytes + *message.free_bytes;
   } else if (message.framework == "JAX" && text.starts_with("Attemptingtoreserve")) {
     if (message.free_bytes && message.free_bytes < message.requested_bytes) message.words = kNoMemory;
-  } else if (message.framework == "JAX" &&
-             (extent.text.find("tensorflow.") != kNpos || extent.text.find("[[{{node") != kNpos)) {
-    message.framework = "TensorFlow";
   }
   if (message.framework == "JAX" && message.says == Says::too_large)
     read_two(message, text, "Used", "of", &OomMessage::requested_bytes, &OomMessage::total_bytes);
+  if (message.framework == "JAX") message.framework = program_of_xla(extent.text);
 }
 
 bool has_any(std::string_view text, std::span<const std::string_view> words) {
