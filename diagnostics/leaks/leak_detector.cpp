@@ -298,7 +298,9 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     report.reserved_bytes = reserved_[judged()].back();
     report.idle_bytes = idle_[judged()].back();
     const auto idle = judge().growth(idle_);
-    if (idle && judge().growth(reserved_)) report.idle_bytes_per_iteration = idle->slope;
+    const auto reserved = judge().growth(reserved_);
+    // Where live memory grows more, what its segments leave idle is no finding of its own.
+    if (idle && reserved && 2 * idle->slope > reserved->slope) report.idle_bytes_per_iteration = idle->slope;
     return report;
   }
 
@@ -553,11 +555,19 @@ std::string to_json(const AllocationSite& site) {
   return json.take();
 }
 
+namespace {
+
+std::string per(std::size_t sample_allocations) {
+  return sample_allocations == 0 ? "an iteration" : every(sample_allocations);
+}
+
+}  // namespace
+
 std::string to_string(const Leak& leak) {
   const bool was_higher = leak.highest_bytes > leak.site.live_bytes;
   return formatted(
       "+{} {} (confidence {:.4f}): {}{}\n{}", format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
-      leak.sample_allocations == 0 ? "an iteration" : every(leak.sample_allocations),
+      per(leak.sample_allocations),
       std::min(leak.confidence, 0.9999),  // it is a test: never certain
       was_higher ? held(leak.highest_bytes, leak.highest_blocks) + " when the last iteration ended; now " : "",
       headline(leak.site), lines(leak.site.stack, "  "));
@@ -574,8 +584,9 @@ std::string to_string(const LeakReport& report) {
     text += formatted("and {} more\n", report.leak_count - report.leaks.size());
   }
   if (report.idle_bytes_per_iteration > 0) {
-    text += formatted("+{} an iteration of reserved memory that lies idle: {} of {}\n",
+    text += formatted("+{} {} of reserved memory that lies idle: {} of {}\n",
                       format_bytes(static_cast<std::size_t>(report.idle_bytes_per_iteration)),
+                      per(report.sample_allocations),
                       format_bytes(report.idle_bytes), format_bytes(report.reserved_bytes));
   }
   return text;

@@ -140,7 +140,7 @@ class LeakReport:
     sample_allocations: int  # as that of the leaks
     reserved_bytes: int  # when the last iteration ended
     idle_bytes: int  # of these, what no block has
-    idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it; else 0
+    idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it and live memory less; else 0
     leaks: tuple[Leak, ...]  # the steepest
     sites: tuple[AllocationSite, ...]  # with the most live bytes
 
@@ -159,8 +159,8 @@ class LeakReport:
             lines.append(f"and {self.leak_count - len(self.leaks)} more")
         if self.idle_bytes_per_iteration:
             lines.append(
-                f"+{bytes_text(round(self.idle_bytes_per_iteration))} an iteration of reserved memory that lies idle: "
-                f"{bytes_text(self.idle_bytes)} of {bytes_text(self.reserved_bytes)}. Requests whose sizes vary leave "
+                f"+{bytes_text(round(self.idle_bytes_per_iteration))} {_every(self.sample_allocations)} of reserved memory that "
+                f"lies idle: {bytes_text(self.idle_bytes)} of {bytes_text(self.reserved_bytes)}. Requests whose sizes vary leave "
                 "pieces that serve no later one: pad them to a few sizes, or use the page heap (CACHALOT_CONF=heap:pages)"
             )
         return "\n".join(lines)

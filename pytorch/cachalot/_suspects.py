@@ -14,6 +14,7 @@ it is not shown by its repr.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import gc
@@ -425,15 +426,17 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
         return Suspect(kind, function, blocks, text + "Empty them, run it to its end, or close() it")
 
     what = type(holder).__name__
-    if _is(holder, _CONTAINERS) or count > 1:
+    if _is(holder, _CONTAINERS) or (count > 1 and not _is_tensor(holder)):
         text = f"the {what} {where} holds {_tensors(count)}"
     elif _is(holder, types.FrameType):
         text = f"{where} keeps a frame that holds {_tensors(count)}"
     else:
-        text = f"{where} holds a tensor of {_bytes_of(holder)}" if _is_tensor(holder) else f"{where} holds {_tensors(count)}"
+        one = _is_tensor(holder) and count == 1
+        text = f"{where} holds a tensor of {_bytes_of(holder)}" if one else f"{where} holds {_tensors(count)}"
     if by_graph:
         text += _graph_keeps(functions, blocks)
-        advice = "Keep loss.item() or .detach() it" if count > 1 else ".detach() it between iterations"
+        of_many = "Keep loss.item() or .detach() it, or empty it after backward()"
+        advice = of_many if count > 1 else ".detach() it between iterations"
     elif _any_has_graph(name):
         text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
         advice = "Keep loss.item() of a loss, and of others what is needed on the host: .detach().cpu()"
@@ -503,9 +506,10 @@ def _label(above: Any, below: Any) -> str:
         items = _LIST.__iter__(above) if _is(above, list) else _TUPLE.__iter__(above)
         return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
     attributes = _instance_attributes(above)
-    if attributes is not None and attributes is not below:
-        return next((f".{key}" for key, held in _items(attributes) if held is below and type(key) is str), "")
-    return ""
+    if attributes is below:
+        return ""
+    named = [(key, held) for key, held in _items(attributes or {}) if type(key) is str]
+    return next((f".{key}" for key, held in [*named, *_slots(above)] if held is below), "")
 
 
 def _graph_keeps(functions: int | None, blocks: int) -> str:
@@ -613,6 +617,8 @@ def _addresses_saved_by(function: Any) -> Iterator[int]:
 
     attributes = _instance_attributes(function) if _is(function, torch._C._FunctionBase) else None
     kept = [held for _, held in _items(attributes or {})]
+    if function.__class__.__name__ == "AccumulateGrad":  # which no backward pass frees
+        kept += [function.variable, _attribute(function.variable, "grad")]
     kept += [part for held in kept if _is(held, _CONTAINERS) for part in gc.get_referents(held)]
     yield from (address for tensor in kept if _is_tensor(tensor) and (address := _cuda_address(tensor)))
     for attribute in _saved_attributes(function.__class__):
@@ -633,8 +639,9 @@ def _saved_attributes(function_type: type) -> tuple[str, ...]:
 def _local_names() -> dict[int, list[tuple[str, str]]]:
     """The objects to which running functions' variables refer, by id: name and place. Nothing is held."""
     names: dict[int, list[tuple[str, str]]] = {}
-    for variable, value in contextvars.copy_context().items():
-        names.setdefault(id(value), []).append((variable.name, "a context variable"))
+    for context in [held for held in gc.get_objects() if _is(held, contextvars.Context)]:  # those of waiting tasks, too
+        for variable, value in context.items():
+            names.setdefault(id(value), []).append((variable.name, "a context variable"))
     walked: types.FrameType | None
     for walked in sys._current_frames().values():
         while walked is not None:
@@ -708,6 +715,15 @@ def _instance_attributes(owner: Any) -> dict[Any, Any] | None:
     except Exception:  # a proxy's, written in C
         return None
     return attributes if _is(attributes, dict) else None
+
+
+def _slots(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object whose class has __slots__."""
+    for kind in type(owner).__mro__:
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if _is(member, types.MemberDescriptorType):
+                with contextlib.suppress(Exception):  # one that is not set
+                    yield name, member.__get__(owner)
 
 
 def _function_name(function: Any) -> str:

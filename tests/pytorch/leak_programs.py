@@ -385,6 +385,48 @@ w = weight()
 Exp.apply(w).sum().backward()
 w.grad = None
 """)
+leaks("a list in an object with slots", "module", "container keeper.kept", "Empty it", """
+class Keeper:
+    __slots__ = ("kept",)
+keeper = Keeper()
+keeper.kept = []
+...
+keeper.kept.append(block())  # leaks
+""")
+leaks("a context variable of tasks that wait", "main", "container held", "Empty it", """
+held = contextvars.ContextVar("held")
+loop = asyncio.new_event_loop()
+tasks = set()
+async def session():
+    held.set(block())  # leaks
+    await asyncio.sleep(1000)
+...
+tasks.add(loop.create_task(session()))
+loop.run_until_complete(asyncio.sleep(0))
+...
+for task in tasks:
+    task.cancel()
+loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+loop.close()
+""")
+leaks("losses of attacks after their backward pass", "main", "container losses", "empty it after backward()", """
+w = weight()
+losses = []
+...
+x = block().requires_grad_(True)  # leaks
+loss = (w * x).sum()
+loss.backward()
+losses.append(loss)
+""")
+leaks("a sum of scores whose images have gradients", "module", "graph total", ".detach() it between iterations", """
+w = weight()
+total = 0
+...
+image = block().requires_grad_(True)  # leaks
+score = (w * image).sum()
+score.backward()
+total = total + score
+""")
 leaks("a tensor in the ctx of a loss that is kept", "module", "container losses", "Keep loss.item()", """
 class Scaled(torch.autograd.Function):
     @staticmethod

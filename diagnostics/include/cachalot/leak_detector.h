@@ -52,8 +52,8 @@ struct LeakReport {
   std::size_t sample_allocations = 0;  ///< as that of the leaks
   std::size_t reserved_bytes = 0;      ///< memory_reserved at the last step, of all devices
   std::size_t idle_bytes = 0;          ///< of these, the bytes in no block
-  /// The growth of idle_bytes while reserved_bytes grows, too; 0 if it does not pass the tests of a
-  /// leak.
+  /// The growth of idle_bytes while reserved_bytes grows, too, and live memory grows less; 0 if it
+  /// does not pass the tests of a leak.
   double idle_bytes_per_iteration = 0;
   std::vector<Leak> leaks;            ///< the places that grow fastest, in that order
   std::vector<AllocationSite> sites;  ///< the places with the most live bytes, in that order
