@@ -1,6 +1,7 @@
 #include "simulator/end_of_process.h"
 
 #include <semaphore.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "base/process.h"
+#include "cachalot/simulator.h"
 
 namespace cachalot::simulator {
 
@@ -31,7 +33,8 @@ namespace {
 pid_t owner = 0;  // a forked child inherits the handler, and not the thread
 sem_t arrived;
 std::atomic<int> ending{0};        // the signal that arrived
-std::atomic<bool> is_sent{false};  // again, by the thread, and now it ends the process
+std::atomic<bool> is_done{false};  // by the thread: the report is written, and the signal is sent again
+std::atomic<int> ended_with{-1};   // of exit() and _exit(): 0 to 255; -1 before
 std::atomic<std::uintptr_t> faulted{0};
 
 void end_by(int number) {
@@ -42,7 +45,7 @@ void end_by(int number) {
 // The interrupted thread waits for the report, but not for long: it may hold a lock that the report needs.
 void wait_for_the_report(int most_ms) {
   constexpr timespec kTick{.tv_sec = 0, .tv_nsec = 1'000'000};
-  for (int tick = 0; tick < most_ms && !is_sent; ++tick) nanosleep(&kTick, nullptr);
+  for (int tick = 0; tick < most_ms && !is_done; ++tick) nanosleep(&kTick, nullptr);
 }
 
 void handle(int number, int most_ms) {
@@ -80,14 +83,15 @@ void serve(void (*write)()) {
   while (sem_wait(&arrived) != 0) {
   }
   write();
-  end_by(ending);
-  is_sent = true;
+  if (ending != 0) end_by(ending);
+  is_done = true;
 }
 
 }  // namespace
 
-void write_before_ending_signals(void (*write)()) {
+void write_before_sudden_end(void (*write)()) {
   owner = getpid();
+  on_exit([](int code, void*) { ended_with = code & 0xff; }, nullptr);
   sem_init(&arrived, /*pshared=*/0, 0);
   {
     const BlockedSignals blocked;
@@ -98,6 +102,26 @@ void write_before_ending_signals(void (*write)()) {
   install(SIGSEGV, handle_fault);
 }
 
+std::optional<int> exit_status() { return ended_with < 0 ? std::nullopt : std::optional(ended_with.load()); }
+
 std::uintptr_t fault_address() { return faulted; }
 
+namespace {
+
+// A child of vfork(), whose exec failed, has the memory of its parent, and must not write in its place.
+void write_before_exit(int code) {
+  constexpr int kMostMs = 3000;
+  if (getpid() != owner || is_done) return;
+  ended_with = code & 0xff;
+  sem_post(&arrived);
+  wait_for_the_report(kMostMs);
+}
+
+}  // namespace
 }  // namespace cachalot::simulator
+
+// In place of the C library's, which calls no destructor: forked children of Python's multiprocessing end by it.
+extern "C" CACHALOT_SIMULATOR_API void _exit(int code) {
+  cachalot::simulator::write_before_exit(code);
+  for (;;) syscall(SYS_exit_group, code);
+}

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 namespace cachalot::simulator {
 
@@ -17,12 +18,16 @@ void hold_other_threads_at_end();
 // Blocks the caller for at most five seconds, if it is one of them: the end may wait for it.
 void wait_for_end();
 
-// A process that SIGTERM, SIGINT or SIGSEGV ends writes its report first, and then dies by the signal as it would have.
+// A process that SIGTERM, SIGINT, SIGSEGV or _exit() ends writes its report first, and then ends as it would have.
 
-// Calls `write` before a signal ends the process. A signal that the program handles or ignores when this is called, or
-// handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
+// Calls `write` before a signal or _exit() ends the process. A signal that the program handles or ignores when this is called,
+// or handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
 // To be called once.
-void write_before_ending_signals(void (*write)());
+void write_before_sudden_end(void (*write)());
+
+// Returns the status with which the process ends, as exit() and _exit() were told; nullopt before, and where a signal ends it.
+// Any thread may call it.
+std::optional<int> exit_status();
 
 // Returns the address whose access has raised SIGSEGV, which ends the process; 0 before that. Any thread may call it.
 std::uintptr_t fault_address();

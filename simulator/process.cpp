@@ -42,7 +42,7 @@ Process* Process::make(cudaError_t& error) {
       instance = nullptr;
       after_fork();
     });
-    if (!config.report_path.empty()) write_before_ending_signals(&Process::write_report);
+    if (!config.report_path.empty()) write_before_sudden_end(&Process::write_report);
     return instance;
   } catch (const InvalidArgument& mistake) {
     print_error("cachalot simulator: {}\n", mistake.what());

@@ -9,6 +9,7 @@
 #include "base/json_writer.h"
 #include "base/locks.h"
 #include "cachalot/errors.h"
+#include "simulator/end_of_process.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/functions.h"
 #include "simulator/nccl/communicator.h"
@@ -98,6 +99,9 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
   write_cudnn_use(json);
   write_unknown_workspaces(json.key("unknown_workspaces"));
   write(json.key("host_access"), host_access);
+  const std::optional<int> status = exit_status();
+  json.key("exit_status");
+  status ? json.value(*status) : json.value(nullptr);
   if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);

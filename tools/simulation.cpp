@@ -530,11 +530,16 @@ bool lacked_memory(const json& device, const json* torch, bool failed) {
   return failed && (device.contains("context_lack") || ran_out(device, torch));
 }
 
+bool failed(const Simulation& simulation, const ProcessReport& report) {
+  const json status = report.driver.is_null() ? json() : report.driver.at("exit_status");
+  return !simulation.ending.is_good() || (!status.is_null() && status != 0);
+}
+
 bool lacked_memory(const Simulation& simulation) {
   for (const ProcessReport& report : simulation.processes) {
     if (report.driver.is_null()) continue;
     for (const json& device : report.driver.at("devices")) {
-      if (lacked_memory(device, torch_of(report, device), !simulation.ending.is_good())) return true;
+      if (lacked_memory(device, torch_of(report, device), failed(simulation, report))) return true;
     }
   }
   return false;

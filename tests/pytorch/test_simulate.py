@@ -102,7 +102,7 @@ def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
     finally:
         os.environ["PYTHONPATH"] = before
     assert done.stdout == "True\n", done.stderr
-    assert "no process of the program told that it used the GPU's memory" in done.stderr
+    assert "no process of the program reported use of the GPU's memory" in done.stderr
 
 
 @pytest.mark.parametrize("probe", ["importlib.util.find_spec('torch')", "import torch"])
@@ -450,6 +450,13 @@ child = multiprocessing.get_context("fork").Process(target=train)
 child.start()
 child.join()
 """
+
+
+def test_a_child_that_ran_out_of_memory_does_not_fit_though_its_parent_ended_well(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, FORKS.replace("torch.ones(4", "torch.ones(1 << 40"), fresh=True)
+    assert done.returncode == 0 and [one["driver"]["exit_status"] for one in report["processes"]] == [1]
+    assert "NO: out of memory at allocation 0" in done.stderr
+    assert "this process ended with exit code 1; the program went on, and ended well" in done.stderr
 
 
 def test_a_child_by_fork_may_use_the_gpu_that_its_parent_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

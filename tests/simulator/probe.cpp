@@ -75,6 +75,16 @@ int end_by(int number) {
   return 0;
 }
 
+// Allocates, and ends without destructors; a child that does the same in this process's memory comes before.
+int end_at_once() {
+  if (vfork() == 0) _exit(4);
+  void* pointer = nullptr;
+  cudaMalloc(&pointer, 1 << 20);
+  if (vfork() == 0) _exit(5);
+  cudaMalloc(&pointer, 1 << 20);
+  _exit(6);
+}
+
 // Reads on the CPU: of device memory that it allocates, or of address 0.
 int read_on_cpu(bool of_device) {
   void* pointer = nullptr;
@@ -391,6 +401,7 @@ int main(int count_of_arguments, char** arguments) {
   if (what == "fork") return fork_and_exit();
   if (what == "terminate") return end_by(SIGTERM);
   if (what == "interrupt") return end_by(SIGINT);
+  if (what == "end_at_once") return end_at_once();
   if (what == "read_device_memory") return read_on_cpu(/*of_device=*/true);
   if (what == "read_nothing") return read_on_cpu(/*of_device=*/false);
   if (what == "array") return array();

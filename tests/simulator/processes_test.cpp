@@ -293,6 +293,14 @@ TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeASignalEndsTheProcess) {
   }
 }
 
+TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeExitWithoutDestructors) {
+  const auto path = folder_ / "report";
+  EXPECT_TRUE(probe(settings({{"report", path.string()}}), "end_at_once; echo $?").ends_with("6\n"));
+  const auto report = nlohmann::json::parse(read_file(path));
+  EXPECT_EQ(report.at("devices").at(0).at("used_bytes"), 4 * kMib);
+  EXPECT_EQ(report.at("exit_status"), 6);
+}
+
 TEST_F(SimulatorProcesses, TheReportSaysThatTheCpuAccessedDeviceMemory) {
   const auto report_of = [&](const std::string& what) {
     const auto path = folder_ / what;

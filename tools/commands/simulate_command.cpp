@@ -359,17 +359,24 @@ std::string fits_text(const ProcessReport& report, const json& device, bool fail
          fits_on_text(report, device, verbose, style);
 }
 
-std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+std::string verdict(const Simulation& simulation, const ProcessReport& report, const json& device, bool verbose,
+                    const Style& style) {
   const json* const torch = torch_of(report, device);
+  const bool program_failed = !simulation.ending.is_good();
   if (const std::string lack = missing_kernels(report, device); !lack.empty())
     return figure("fits", style.bad("NO") + ": " + lack) +
            (cards_of(report, device) == nullptr ? "" : fits_on_text(report, device, verbose, style));
-  if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
+  if (!lacked_memory(device, torch, failed(simulation, report)))
+    return fits_text(report, device, program_failed, verbose, style);
+  const std::string alone =
+      program_failed ? ""
+                     : figure("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
+                                              number(report.driver, "exit_status")));
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
-    return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
+    return figure("fits", style.bad("NO") + ": " + lack) + alone + if_low(device, device.at("context_lack"));
   const json& refused = refused_request(device, torch);
-  return figure("fits", style.bad("NO") + ": " + refused_at_text(device, torch)) +
+  return figure("fits", style.bad("NO") + ": " + refused_at_text(device, torch)) + alone +
          (refused.is_null() ? "" : if_low(device, refused));
 }
 
@@ -386,7 +393,7 @@ std::string device_report(const ProcessReport& report, const json& device, const
           figure_if_any("NCCL", describe_nccl(device));
   text += figure_if_any("CUDA graphs", describe_graphs(device));
   if (options.verbose) text += driver_calls_text(device);
-  return text + verdict(report, device, !simulation.ending.is_good(), options.verbose, style);
+  return text + verdict(simulation, report, device, options.verbose, style);
 }
 
 std::string stack_text(const json& lines) {
@@ -502,7 +509,7 @@ std::string to_text(const Simulation& simulation, const ReportOptions& options, 
   }
   if (devices.empty())
     devices =
-        "no process of the program told that it used the GPU's memory: one that a signal or os._exit() ends tells "
+        "no process of the program reported use of the GPU's memory: a process that SIGKILL or SIGABRT ends reports "
         "nothing\n";
   for (const ProcessReport& report : simulation.processes) {
     if (!report.driver.is_null()) devices += rules_report(report, style);

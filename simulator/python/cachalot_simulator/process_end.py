@@ -1,6 +1,6 @@
 """Writes the reports of a process when it ends: by itself, by SIGTERM, or because enough steps were done.
 
-A program that handles SIGTERM itself keeps its handler. Children by fork report nothing.
+A program that handles SIGTERM itself keeps its handler. Of children by fork, the driver alone reports.
 """
 
 from __future__ import annotations
