@@ -23,6 +23,7 @@
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/message_report.h"
+#include "tools/analysis/oom_figures.h"
 
 namespace cachalot::tools {
 namespace {
@@ -176,7 +177,8 @@ TEST(OomMessages, OfOtherProgramsAreKnownByTheirWords) {
       {"Failed to allocate 2.1 GB on the GPU: cudaErrorMemoryAllocation (out of memory)", "CUDA"},
       {"jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Failed to allocate 1048576 bytes for new constant", "JAX",
        "unknown", kMib},
-      {"W tensorflow/core/common_runtime/bfc_allocator.cc:217] Ran out of memory trying to allocate 2.00MiB. The caller "
+      {"W tensorflow/core/common_runtime/bfc_allocator.cc:217] Ran out of memory trying to allocate 2.00MiB. The "
+       "caller "
        "indicates that this is not a failure",
        "TensorFlow", "unknown", 2 * kMib},
       {"ERROR KVCache allocation failed: Insufficient GPU memory for KVCache allocation.\n"
@@ -187,7 +189,8 @@ TEST(OomMessages, OfOtherProgramsAreKnownByTheirWords) {
        "RMM", "unknown", 4096 * kMib},
       {"rmm.rmm.RMMError: RMM_ERROR_OUT_OF_MEMORY", "RMM"},
       {"RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", "Level Zero"},
-      {"Status code: Resource exhausted [9x]\n  Compilation failure: Ran out of memory in memory space hbm. Used 8.50G of "
+      {"Status code: Resource exhausted [9x]\n  Compilation failure: Ran out of memory in memory space hbm. Used 8.50G "
+       "of "
        "8.00G hbm. Exceeded hbm capacity by 512.00M.\n  [[{{node TPUReplicate/_compile}}]]",
        "TensorFlow", "too_large", 8704 * kMib},
       {"RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED", "cuFFT", "outside"},

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/message_report.h"
+#include "tools/analysis/oom_figures.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/quoted.h"
 
@@ -423,7 +424,7 @@ std::string figures_text(const Explanation& one) {
     text += labelled_line(
         "unavoidable", fmt::format("{}: what the program had asked for and not freed", format_bytes(held.requested)));
   }
-  if (held.reserved > 0)
+  if (held.reserved > 0 && (!one.message || one.message->allocated_bytes))
     text += labelled_line("cached", fmt::format("{}, {} of what was reserved", format_bytes(cached_bytes(one)),
                                                 part_text(cached_bytes(one), held.reserved)));
   return one.message ? text + message_text(*one.message) : text;

@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "policy/torch_policy.h"
+#include "tools/analysis/oom_figures.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
@@ -24,6 +25,9 @@ using MaybeVerdict = std::optional<MessageVerdict>;
 
 // No GPU has more: AMD's MI355X and NVIDIA's B300.
 constexpr std::uint64_t kLargestGpu = 288 * kGiB;
+
+// So many times as much is much more.
+constexpr std::uint64_t kTimes = 4;
 
 std::string shown(std::uint64_t bytes) { return format_bytes(bytes); }
 std::string shown(const Bytes& bytes) { return format_bytes(bytes.value_or(0)); }
@@ -77,6 +81,11 @@ MaybeVerdict said(const OomMessage& message) {
   return verdict(message, kCauses[static_cast<std::size_t>(message.says)], why);
 }
 
+// Memory of the host has other limits than that of a GPU.
+MaybeVerdict said_of_host(const OomMessage& message) {
+  return message.says == Says::pinned || message.says == Says::host_memory ? said(message) : std::nullopt;
+}
+
 MaybeVerdict wrong_shape(const OomMessage& message) {
   if (!message.requested_bytes || *message.requested_bytes <= std::max(kLargestGpu, message.total_bytes.value_or(0)))
     return std::nullopt;
@@ -102,8 +111,7 @@ MaybeVerdict larger_than_device(const OomMessage& message) {
 
 bool exceeds_limit(const OomMessage& message) {
   const Bytes held = message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes;
-  return message.allowed_bytes && held && message.requested_bytes &&
-         reaches(sum(held, message.requested_bytes), *message.allowed_bytes);
+  return message.allowed_bytes && held && reaches(sum(held, message.requested_bytes), *message.allowed_bytes);
 }
 
 // Metal's limit is for what PyTorch and other users of Metal in this program hold.
@@ -117,8 +125,9 @@ MaybeVerdict metal_limit(const OomMessage& message) {
   const std::string of =
       fmt::format("{} are in use of the {} that PyTorch allows itself (PYTORCH_MPS_HIGH_WATERMARK_RATIO)", held,
                   shown(message.allowed_bytes));
-  const bool is_beside = *message.beside_bytes >= std::max(kUsualContext, message.requested_bytes.value_or(0));
-  return verdict(message, is_beside ? Cause::outside : Cause::too_large, of);
+  const bool is_beside = *message.beside_bytes >= std::max(kUsualContext, message.requested_bytes.value_or(0)) &&
+                         *message.beside_bytes >= *message.allocated_bytes / kTimes;
+  return verdict(message, is_beside ? Cause::outside : Cause::limit, of);
 }
 
 // What PyTorch asks the device for: a message has the size of the segment, old ones that of the request.
@@ -132,19 +141,24 @@ MaybeVerdict refused_with_free(const OomMessage& message) {
   if (*message.free_bytes < segment_bytes(message)) return std::nullopt;
   return verdict(
       message, Cause::driver,
-      fmt::format("the driver refused it although {} were free on the device: for another reason, such as a limit "
-                  "of mappings or handles, the size of one block, or host memory on Windows and WSL2",
-                  shown(message.free_bytes)));
+      fmt::format(
+          "it was refused although {} were free on the device: for another reason, such as a limit of mappings or "
+          "handles, the size of one block, host memory on Windows and WSL2{}",
+          shown(message.free_bytes),
+          message.is_of_torch && !message.allowed_bytes
+              ? ", or a memory fraction of the program, which not every version of PyTorch tells"
+              : ""));
 }
 
 // The free memory is that after the failure, when another process may have given memory back: a device that was nearly full is
 // explained by the one that filled it.
-MaybeVerdict refused(const OomMessage& message) {
+bool is_full(const OomMessage& message) {
   constexpr double kFull = 0.05;  // of the device
-  const bool is_full = message.total_bytes && message.free_bytes &&
-                       static_cast<double>(*message.free_bytes) < kFull * static_cast<double>(*message.total_bytes);
-  return is_full ? std::nullopt : refused_with_free(message);
+  return message.total_bytes && message.free_bytes &&
+         static_cast<double>(*message.free_bytes) < kFull * static_cast<double>(*message.total_bytes);
 }
+
+MaybeVerdict refused(const OomMessage& message) { return is_full(message) ? std::nullopt : refused_with_free(message); }
 
 // Returns what the program could still take: what is free, or less by its limit. nullopt where the message does not tell.
 Bytes available(const OomMessage& message) {
@@ -166,25 +180,64 @@ bool would_serve(const OomMessage& message, std::uint64_t bytes) {
 
 // A part of the memory, or much more than was asked for.
 bool is_worth_naming(const OomMessage& message, std::uint64_t bytes) {
-  constexpr std::uint64_t kTimesRequest = 4;
-  const bool is_much = bytes >= kGiB && bytes / kTimesRequest >= message.requested_bytes.value_or(0);
+  const bool is_much = bytes >= kGiB && bytes / kTimes >= message.requested_bytes.value_or(0);
   return is_much || static_cast<double>(bytes) >= kWorthNaming * sum(message.reserved_bytes, 0);
+}
+
+// Memory that the message does not name may be this process's context, with cuDNN and cuBLAS.
+constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
+
+struct Holder {
+  Cause cause = Cause::unknown;
+  std::uint64_t bytes = 0;
+};
+
+// Returns what others than PyTorch hold of the device, the largest first.
+std::vector<Holder> holders_of(const OomMessage& message) {
+  const std::uint64_t own = message.process_bytes.value_or(0);
+  const std::uint64_t reserved = message.reserved_bytes.value_or(own);
+  const std::uint64_t unnamed = unnamed_bytes(message).value_or(0);
+  const std::uint64_t outside = own - std::min(own, reserved);
+  std::vector holders = {Holder{Cause::other_process, other_bytes(message)},
+                         Holder{Cause::nccl, outside > kUsualContext ? outside : 0},
+                         Holder{Cause::outside, unnamed > kMostOfContext ? unnamed : 0}};
+  std::erase_if(holders, [](const Holder& one) { return one.bytes == 0; });
+  std::ranges::stable_sort(holders, std::greater<>{}, &Holder::bytes);
+  return holders;
+}
+
+std::uint64_t sum_of(const std::vector<Holder>& holders) {
+  std::uint64_t bytes = 0;
+  for (const Holder& one : holders) bytes += one.bytes;
+  return bytes;
+}
+
+// Whether others hold so much more than these bytes that they are the cause.
+bool is_little_beside_others(const OomMessage& message, std::uint64_t bytes) {
+  const std::vector<Holder> holders = holders_of(message);
+  return !holders.empty() && holders.front().bytes / kTimes >= bytes && would_serve(message, holders.front().bytes);
 }
 
 MaybeVerdict cached(const OomMessage& message) {
   const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
   const std::uint64_t in_pools = message.private_bytes.value_or(0);
-  if (!would_serve(message, unallocated + in_pools) || !is_worth_naming(message, std::max(unallocated, in_pools)))
+  if (!would_serve(message, unallocated + in_pools) || !is_worth_naming(message, std::max(unallocated, in_pools)) ||
+      is_little_beside_others(message, unallocated + in_pools))
     return std::nullopt;
+  const std::string beside =
+      (sum(unallocated, in_pools) < sum(message.requested_bytes, 0)
+           ? fmt::format(", and {} on the device", shown(message.free_bytes))
+           : "") +
+      (exceeds_limit(message) ? fmt::format("; a limit of {} forbids more", shown(message.allowed_bytes)) : "");
   if (in_pools > unallocated)
-    return verdict(
-        message, Cause::private_pool,
-        fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool, CUDA graphs)", shown(in_pools)));
+    return verdict(message, Cause::private_pool,
+                   fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool, CUDA graphs){}",
+                               shown(in_pools), beside));
   const std::string pieces = message.largest_free_bytes
                                  ? fmt::format(" in pieces of at most {}", shown(message.largest_free_bytes))
                                  : std::string();
   return verdict(message, Cause::fragmentation,
-                 fmt::format("{}{} is free between live blocks", shown(unallocated), pieces));
+                 fmt::format("{}{} is free between live blocks{}", shown(unallocated), pieces, beside));
 }
 
 // Windows gives a program memory of the host when that of the GPU is full.
@@ -193,14 +246,16 @@ MaybeVerdict host_memory(const OomMessage& message) {
   const std::uint64_t held = std::max(
       {message.allocated_bytes.value_or(0), message.reserved_bytes.value_or(0), message.process_bytes.value_or(0)});
   if (!is_clearly_more(static_cast<double>(held), *message.total_bytes)) return std::nullopt;
-  const std::string taken =
-      fmt::format("this program held {} with a device of {}: the driver of Windows (WDDM) had given it memory of the "
-                  "host for the rest",
-                  shown(held), shown(message.total_bytes));
+  const std::string taken = fmt::format(
+      "this program held {} with a device of {}: the driver of Windows (WDDM) had given it memory of the "
+      "host for the rest",
+      shown(held), shown(message.total_bytes));
+  if (message.requested_bytes > message.total_bytes)
+    return verdict(message, Cause::host_memory, "the request alone is larger than the device; " + taken);
   const bool fits = message.requested_bytes && message.allocated_bytes <= message.total_bytes;
   const MaybeVerdict in_cache = fits ? cached(message) : std::nullopt;
   if (in_cache) return MessageVerdict{.cause = in_cache->cause, .text = in_cache->text + "; " + taken};
-  return verdict(message, Cause::host_memory, taken + ", which ran out, too");
+  return verdict(message, Cause::host_memory, taken + ", and gave no more");
 }
 
 MaybeVerdict limited(const OomMessage& message) {
@@ -218,38 +273,35 @@ MaybeVerdict limited(const OomMessage& message) {
                              shown(message.allowed_bytes), held));
 }
 
-// Memory that the message does not name may be this process's context, with cuDNN and cuBLAS.
-constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
-
-// The largest of what others hold of the device.
 MaybeVerdict holder(const OomMessage& message) {
-  struct Holder {
-    Cause cause = Cause::unknown;
-    std::uint64_t bytes = 0;
-  };
-  const std::uint64_t own = message.process_bytes.value_or(0);
-  const std::uint64_t reserved = message.reserved_bytes.value_or(own);
-  const std::uint64_t unnamed = unnamed_bytes(message).value_or(0);
-  const std::uint64_t outside = own - std::min(own, reserved);
-  std::array holders = {Holder{Cause::other_process, other_bytes(message)},
-                        Holder{Cause::nccl, outside > kUsualContext ? outside : 0},
-                        Holder{Cause::outside, unnamed > kMostOfContext ? unnamed : 0}};
-  std::ranges::stable_sort(holders, std::greater<>{}, &Holder::bytes);
-  const std::uint64_t together = holders[0].bytes + holders[1].bytes + holders[2].bytes;
-  if (!would_serve(message, together) || !is_worth_naming(message, together)) return std::nullopt;
-  const std::string bytes = shown(holders[0].bytes);
-  switch (holders[0].cause) {
+  const std::vector<Holder> holders = holders_of(message);
+  if (holders.empty()) return std::nullopt;
+  const Holder& largest = holders.front();
+  if (!would_serve(message, sum_of(holders)) || !is_worth_naming(message, sum_of(holders))) return std::nullopt;
+  const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
+  const std::uint64_t live = message.allocated_bytes.value_or(0);
+  std::string beside;
+  if (live / kTimes >= largest.bytes) beside += fmt::format(", beside {} of live memory", shown(live));
+  if (message.requested_bytes && would_serve(message, unallocated))
+    beside +=
+        fmt::format("; the {} that PyTorch caches between live blocks would have served it, too", shown(unallocated));
+  if (message.requested_bytes && message.free_bytes >= segment_bytes(message))
+    beside += fmt::format("; after the failure {} were free", shown(message.free_bytes));
+  const std::string bytes = shown(largest.bytes);
+  switch (largest.cause) {
     case Cause::other_process:
-      return verdict(message, Cause::other_process, fmt::format("other processes held {} of the device", bytes));
+      return verdict(message, Cause::other_process,
+                     fmt::format("other processes held {} of the device{}", bytes, beside));
     case Cause::nccl:
       return verdict(
           message, Cause::nccl,
-          fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch", bytes));
+          fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch{}", bytes,
+                      beside));
     default:
       return verdict(
           message, Cause::outside,
-          fmt::format("{} of the device are held outside of this PyTorch, by other processes or by libraries{}", bytes,
-                      message.reserved_bytes ? "" : ", or cached in CUDA's own pool"));
+          fmt::format("{} of the device are held outside of this PyTorch, by other processes or by libraries{}{}",
+                      bytes, message.reserved_bytes ? "" : ", or cached in CUDA's own pool", beside));
   }
 }
 
@@ -287,11 +339,13 @@ MaybeVerdict pool_in_pieces(const OomMessage& message) {
 }
 
 std::string lacking_text(const OomMessage& message) {
-  if (message.is_cut) return "the message is cut off behind its first figures, so that it does not tell the cause";
-  if (!message.requested_bytes && !message.total_bytes && (message.allocated_bytes || message.reserved_bytes || message.allowed_bytes))
+  if (message.is_cut && message.requested_bytes)
+    return "the message is cut off behind its first figures, so that it does not tell the cause";
+  const bool has_some =
+      message.total_bytes || message.allocated_bytes || message.reserved_bytes || message.allowed_bytes;
+  if (!message.requested_bytes && has_some)
     return "the message does not say what was asked for, so that it does not tell the cause";
-  if (!message.requested_bytes && !message.total_bytes)
-    return "the message has no figures that are known, so that it does not tell the cause";
+  if (!message.requested_bytes) return "the message has no figures that are known, so that it does not tell the cause";
   if (!message.total_bytes && !message.free_bytes)
     return "the message does not say how much memory the device has and had free, so that it does not tell the cause";
   if (!message.free_bytes)
@@ -312,6 +366,12 @@ MessageVerdict unknown(const OomMessage& message) {
   const bool has_words = !message.words.empty();
   return {.cause = Cause::unknown,
           .text = text + (has_words ? message.words + "; " : std::string()) + lacking_text(message)};
+}
+
+// A limit that is reached, or a device that others have filled, is a cause whatever was asked for.
+MessageVerdict without_request(const OomMessage& message) {
+  if (is_of_bfc_allocator(message)) return limited(message).value_or(unknown(message));
+  return is_full(message) ? holder(message).value_or(unknown(message)) : unknown(message);
 }
 
 std::string processes_text(const std::vector<DeviceFacts::Process>& processes) {
@@ -349,7 +409,7 @@ std::string outside_text(const OomMessage& message) {
                                                           : "this program's PyTorch"));
   }
   const auto own = own_bytes(message);
-  if (message.is_of_torch && own && message.total_bytes && !message.free_bytes) {
+  if (message.is_of_torch && own && message.total_bytes && !message.free_bytes && !message.false_free_bytes) {
     text += labelled_line(
         "held outside",
         fmt::format("at most {}: the message does not say how much of it is free",
@@ -361,10 +421,11 @@ std::string outside_text(const OomMessage& message) {
 }  // namespace
 
 MessageVerdict verdict_of(const OomMessage& message) {
-  for (const auto proves : {wrong_shape, said, host_memory, larger_than_device, metal_limit}) {
+  for (const auto proves : {said_of_host, wrong_shape, said, host_memory, larger_than_device, metal_limit}) {
     if (auto one = proves(message)) return *one;
   }
-  if (message.is_cut || !message.requested_bytes) return unknown(message);
+  if (!message.requested_bytes) return without_request(message);
+  if (message.is_cut) return unknown(message);
   for (const auto proves : {refused, cached, limited, pool_in_pieces, holder, refused_with_free, too_large}) {
     if (auto one = proves(message)) return *one;
   }
@@ -381,7 +442,11 @@ std::string message_text(const OomMessage& message) {
   if (message.total_bytes || message.free_bytes) {
     const std::string total = message.total_bytes ? format_bytes(*message.total_bytes) : "";
     const std::string free = message.free_bytes ? format_bytes(*message.free_bytes) + " free" : "";
-    text += labelled_line("device", total + (total.empty() || free.empty() ? "" : ", ") + free);
+    const std::string contradiction =
+        message.false_free_bytes
+            ? fmt::format("; the message calls {} free, which is more", format_bytes(*message.false_free_bytes))
+            : "";
+    text += labelled_line("device", total + (total.empty() || free.empty() ? "" : ", ") + free + contradiction);
   }
   if (message.allowed_bytes) text += labelled_line("allowed", format_bytes(*message.allowed_bytes));
   if (message.private_bytes) text += labelled_line("cached in private pools", format_bytes(*message.private_bytes));

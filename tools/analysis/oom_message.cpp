@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "tools/analysis/causes.h"
 #include "tools/analysis/log_text.h"
+#include "tools/analysis/oom_figures.h"
 #include "tools/analysis/written_sizes.h"
 #include "tools/text_layout.h"
 
@@ -21,7 +22,7 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 using Says = OomMessage::Says;
-using Figure = std::optional<std::uint64_t> OomMessage::*;
+using Figure = OomFigure;
 
 constexpr auto kNpos = std::string_view::npos;
 
@@ -211,6 +212,7 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
 struct Form {
   std::string_view words = "";      // without white space
   std::string_view also = "";       // that stand nearby; "": no others are needed
+  std::string_view unless = "";     // that do not
   std::string_view framework = "";  // for a reader
   Says says = Says::nothing;
   std::string_view meaning = "";  // of the words, for a reader
@@ -231,19 +233,22 @@ constexpr Figure kAllocated = &OomMessage::allocated_bytes;
 constexpr Figure kReserved = &OomMessage::reserved_bytes;
 constexpr Figure kBeside = &OomMessage::beside_bytes;
 
-constexpr std::string_view kAsync = "PyTorch on CUDA with cudaMallocAsync";
+constexpr std::string_view kAsync = kAsyncAllocator;
 constexpr std::string_view kCudaItself =
-    "CUDA itself found no memory, for a context, a graph, a module or the stack of a kernel, outside of the caching "
-    "allocator";
-constexpr std::string_view kNoMemory = "the device had no memory for it";
+    "CUDA itself found no memory, or no other resource of the driver: for a context, a graph, a module, the stack of a "
+    "kernel or pinned memory, say, outside of the caching allocator";
+constexpr std::string_view kNoMemory = "no memory was found for it";
 constexpr std::string_view kPool = "the memory pool may not grow further: its maximum size is reached";
 constexpr std::string_view kPoolOrDevice =
-    "the memory pool could not grow: its maximum size is reached, or the device gave no more, of which RMM says the same";
+    "the memory pool could not grow: its maximum size is reached, or the device gave no more, of which RMM says the "
+    "same";
 constexpr std::string_view kArena = "the limit of its arena leaves less";
 constexpr std::string_view kShare =
     "the share of the GPU that gpu_memory_utilization allows has no room for the KV cache";
 constexpr std::string_view kPinned = "pinned host memory ran out, not memory of the GPU";
 constexpr std::string_view kHost = "memory of the host ran out, not memory of the GPU";
+constexpr std::string_view kJob =
+    "memory of the host ran out, that of the job's control group (--mem) or all; not memory of the GPU";
 constexpr std::string_view kNccl = "NCCL found no memory: it takes its own outside of PyTorch";
 constexpr std::string_view kUnknown = "memory ran out";
 
@@ -337,6 +342,11 @@ std::string_view program_of_xla(std::string_view text) {
   return has("tensorflow.") || has("[[{{node") ? "TensorFlow" : "JAX/XLA";
 }
 
+std::optional<std::uint64_t> number_after(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  return at == kNpos ? std::nullopt : integer_at(text.substr(at + words.size()));
+}
+
 // Reads what a table of words and figures cannot say.
 void read_more(OomMessage& message, const Extent& extent) {
   const std::string_view text = extent.text.substr(extent.begin);
@@ -358,6 +368,26 @@ void read_more(OomMessage& message, const Extent& extent) {
     const std::size_t wanted = text.find(',', text.find("memoryutilization("));
     if (const auto size = wanted == kNpos ? std::nullopt : size_at(text.substr(wanted + 1)))
       message.requested_bytes = size->bytes;
+    if (text.starts_with("Freememory") && message.requested_bytes > message.free_bytes)
+      message.words +=
+          fmt::format(": {} less than it wants", format_bytes(*message.requested_bytes - *message.free_bytes));
+    const auto wanted_tokens = number_after(around(extent.text, extent.begin, kNearby, 0), "maxseqlen(");
+    const auto stored_tokens = number_after(text, "KVcache(");
+    if (wanted_tokens && stored_tokens)
+      message.words += fmt::format(": {} tokens, and {} fit", *wanted_tokens, *stored_tokens);
+  } else if (message.framework == "Ollama") {
+    const std::size_t available = text.find("isavailable(");
+    const auto size = available == kNpos ? std::nullopt : size_at(text.substr(available + 12));
+    if (size) message.words += fmt::format("; {} were available", format_bytes(size->bytes));
+  } else if (message.framework == "Linux") {
+    const auto process = number_after(text, "Killedprocess");
+    const std::size_t resident = text.find("anon-rss:");
+    const auto size = resident == kNpos ? std::nullopt : size_at(text.substr(resident + 9));
+    if (process && size)
+      message.words +=
+          fmt::format("; the kernel ended process {}, which had {} of it", *process, format_bytes(size->bytes));
+  } else if (message.framework == "llama.cpp") {
+    if (text.find("retryingwithout") != kNpos) message.words += "; llama.cpp then tried again, with less";
   } else if (message.framework == "CUDA.jl") {
     read_two(message, text, "%(", "/", &OomMessage::allocated_bytes, &OomMessage::total_bytes);
     if (message.total_bytes && message.allocated_bytes)
@@ -429,6 +459,15 @@ std::optional<int> device_of(const Form& form, std::string_view text, std::size_
   return std::nullopt;
 }
 
+// Returns the number before NCCL's words: "node:392:494 [2] enqueue.cc:43 NCCL WARN …".
+std::optional<int> device_of_nccl(std::string_view text, std::size_t at) {
+  const std::string_view before = around(text, at, kNearby, 1);
+  const std::size_t warning = before.rfind("NCCLWARN");
+  const std::size_t begin = warning == kNpos ? kNpos : before.rfind('[', warning);
+  const auto number = begin == kNpos ? std::nullopt : integer_at(before.substr(begin + 1));
+  return number && *number < kMostDevices ? std::optional(static_cast<int>(*number)) : std::nullopt;
+}
+
 OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   const std::size_t back = std::min(at, std::size_t{3} * kReach);
   const Extent extent = {.text = around(text, at, back, kReach),
@@ -440,7 +479,7 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   message.says = form.says;
   message.words = form.meaning;
   read_fields(message, extent, form.fields);
-  set_device(message, device_of(form, text, at));
+  set_device(message, form.framework == "NCCL" ? device_of_nccl(text, at) : device_of(form, text, at));
   if (message.framework == "TensorFlow" || message.framework == "JAX")
     read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
   read_more(message, extent);
@@ -454,84 +493,6 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
     message.words += ", at the end of a graph capture";
   }
   return message;
-}
-
-// ---- What follows from the figures ----
-
-// A figure that no device has: an unknown value, or a negative one, in 64 bits.
-constexpr std::uint64_t kImpossible = std::uint64_t{1} << 50;
-
-constexpr std::array kFigures = {kTotal,
-                                 kFree,
-                                 kAllowed,
-                                 kAllocated,
-                                 kReserved,
-                                 kBeside,
-                                 &OomMessage::process_bytes,
-                                 &OomMessage::private_bytes,
-                                 &OomMessage::unallocated_bytes,
-                                 &OomMessage::largest_free_bytes};
-
-void drop_impossible_figures(OomMessage& message) {
-  for (const Figure figure : kFigures) {
-    if (message.*figure && *(message.*figure) >= kImpossible) (message.*figure).reset();
-  }
-  std::erase_if(message.other_processes, [](const DeviceFacts::Process& one) { return one.bytes >= kImpossible; });
-  if (message.free_bytes && message.total_bytes && *message.free_bytes > *message.total_bytes)
-    message.free_bytes.reset();
-}
-
-void add_reserved(OomMessage& message) {
-  const auto& allocated = message.allocated_bytes;
-  if (message.framework == "cachalot" && message.unallocated_bytes && allocated) {
-    // Its allocated bytes are without those that private pools cache; PyTorch's are with them.
-    message.reserved_bytes = *allocated + *message.unallocated_bytes;
-    const std::uint64_t in_pools = std::min(message.private_bytes.value_or(0), *message.unallocated_bytes);
-    *message.unallocated_bytes -= in_pools;
-    *message.allocated_bytes += in_pools;
-  } else if (message.reserved_bytes && allocated && !message.unallocated_bytes && message.is_of_torch) {
-    message.unallocated_bytes = *message.reserved_bytes - std::min(*message.reserved_bytes, *allocated);
-  } else if (!message.reserved_bytes && allocated && message.unallocated_bytes) {
-    message.reserved_bytes = *allocated + *message.unallocated_bytes;
-  }
-}
-
-constexpr std::uint64_t kRounding = std::uint64_t{16} << 20;  // of figures with two places behind the point
-
-// In a container "this process" may have 0 bytes: what it holds is not known there.
-void drop_process_without_its_memory(OomMessage& message) {
-  const std::uint64_t held = std::max(message.reserved_bytes.value_or(0), message.allocated_bytes.value_or(0));
-  if (message.process_bytes && *message.process_bytes + kRounding < held) message.process_bytes.reset();
-}
-
-// In a container the list of processes has this one as well, by its number on the host, and "this process" is not said. It is the
-// one that holds a little more than PyTorch does.
-void find_own_process(OomMessage& message, bool has_own_figure) {
-  constexpr std::uint64_t kMostBeside = std::uint64_t{4} << 30;  // context, NCCL and libraries
-  const auto& held = message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes;
-  if (has_own_figure || !held) return;
-  const std::uint64_t reserved = *held;
-  auto best = message.other_processes.end();
-  for (auto one = message.other_processes.begin(); one != message.other_processes.end(); ++one) {
-    const bool may_be = one->bytes + kRounding >= reserved && one->bytes <= reserved + kMostBeside;
-    if (may_be && (best == message.other_processes.end() || one->bytes < best->bytes)) best = one;
-  }
-  if (best == message.other_processes.end()) return;
-  message.own_process = *best;
-  message.process_bytes = std::max(best->bytes, reserved);
-  message.other_processes.erase(best);
-}
-
-void complete(OomMessage& message) {
-  const bool has_own_figure = message.process_bytes.has_value();
-  drop_impossible_figures(message);
-  add_reserved(message);
-  drop_process_without_its_memory(message);
-  find_own_process(message, has_own_figure);
-  const bool is_negative = message.requested_bytes && *message.requested_bytes >= kImpossible;
-  const bool is_whole =
-      message.allocated_bytes && message.total_bytes && (message.reserved_bytes || message.framework == kAsync);
-  message.is_cut = message.is_of_torch && message.words.empty() && !is_negative && !is_whole;
 }
 
 // ---- A log ----
@@ -560,13 +521,23 @@ std::string source_of(std::string_view line) {
   return "";
 }
 
+// Returns ", repeated 6x across cluster" of Ray's "[repeated 6x across cluster]", which stands for the lines of other processes.
+std::string repetition_behind(std::string_view text) {
+  constexpr std::string_view kWords = "[repeated";
+  constexpr std::string_view kEnd = "xacrosscluster]";
+  text = text.substr(0, std::min(text.find("Triedtoallocate", 1), kReach));
+  const std::size_t at = text.find(kWords);
+  const auto times = at == kNpos ? std::nullopt : integer_at(text.substr(at + kWords.size()));
+  return times && text.find(kEnd, at) != kNpos ? fmt::format(", repeated {}x across the cluster", *times) : "";
+}
+
 bool is_same(const OomMessage& one, const OomMessage& other) {
   const auto same_figure = [&](Figure figure) { return one.*figure == other.*figure; };
   const auto same_process = [](const DeviceFacts::Process& a, const DeviceFacts::Process& b) {
     return a.id == b.id && a.bytes == b.bytes;
   };
   return one.framework == other.framework && one.device == other.device && one.says == other.says &&
-         one.requested_bytes == other.requested_bytes && std::ranges::all_of(kFigures, same_figure) &&
+         one.requested_bytes == other.requested_bytes && std::ranges::all_of(kOomFigures, same_figure) &&
          std::ranges::equal(one.other_processes, other.other_processes, same_process) &&
          (one.source == other.source || one.source.empty() || other.source.empty());
 }
@@ -577,6 +548,7 @@ class Found {
   void add(OomMessage message, const LogText& log, std::size_t at) {
     complete(message);
     message.source = source_of(log.line_of(at));
+    message.source += repetition_behind(log.squeezed().substr(at));
     const auto same = std::ranges::find_if(messages_, [&](const OomMessage& one) { return is_same(one, message); });
     if (same != messages_.end()) {
       if (same->source.empty()) same->source = message.source;
@@ -611,6 +583,22 @@ class Found {
   std::vector<OomMessage> messages_;
 };
 
+// A message whose beginning is missing says nothing of the request.
+void find_torch_messages_without_begin(const LogText& log, Found& found) {
+  const std::string_view text = log.squeezed();
+  for (const std::string_view words : {"hasatotalcapacityof"sv, "hasatotalcapactyof"sv}) {
+    for (std::size_t at = text.find(words); at != kNpos; at = text.find(words, at + 1)) {
+      OomMessage message;
+      const Extent extent = {.text = text.substr(at, end_of_message(text, at, words) - at), .begin = 0};
+      const std::size_t gpu = around(text, at, 6, 0).rfind("GPU");
+      if (gpu != kNpos) set_device(message, device_at(around(text, at, 6, 0).substr(gpu)));
+      message.other_processes = processes_in(extent.text);
+      read_fields(message, extent, kTorchFields);
+      found.add(std::move(message), log, at);
+    }
+  }
+}
+
 void find_torch_messages(const LogText& log, Found& found) {
   const std::string_view text = log.squeezed();
   for (std::size_t at = text.find(kTried); at != kNpos; at = text.find(kTried, at + 1)) {
@@ -627,6 +615,7 @@ void find_form(const Form& form, const LogText& log, Found& found) {
   std::vector<std::pair<std::string, std::size_t>> last;  // by rank
   for (std::size_t at = text.find(form.words); at != kNpos; at = text.find(form.words, at + 1)) {
     if (!form.also.empty() && around(text, at, kNearby, kNearby).find(form.also) == kNpos) continue;
+    if (!form.unless.empty() && around(text, at, 0, kNearby).find(form.unless) != kNpos) continue;
     std::string source = source_of(log.line_of(at));
     std::erase_if(last, [&](const auto& one) { return one.first == source; });
     last.emplace_back(std::move(source), at);
@@ -637,31 +626,11 @@ void find_form(const Form& form, const LogText& log, Found& found) {
 
 }  // namespace
 
-std::optional<std::uint64_t> own_bytes(const OomMessage& message) {
-  if (message.process_bytes) return message.process_bytes;
-  if (message.reserved_bytes) return message.reserved_bytes;
-  return message.is_of_torch ? message.allocated_bytes : std::nullopt;
-}
-
-std::uint64_t other_bytes(const OomMessage& message) {
-  std::uint64_t bytes = 0;
-  for (const DeviceFacts::Process& process : message.other_processes) bytes += process.bytes;
-  return bytes;
-}
-
-std::optional<std::uint64_t> unnamed_bytes(const OomMessage& message) {
-  const std::optional<std::uint64_t> own = own_bytes(message);
-  if (!own || !message.total_bytes || !message.free_bytes) return std::nullopt;
-  constexpr std::uint64_t kRoundingOfSums = std::uint64_t{1} << 20;  // of the figures, which are sums of rounded ones
-  const std::uint64_t named = *own + other_bytes(message) + *message.free_bytes;
-  const std::uint64_t unnamed = *message.total_bytes - std::min(*message.total_bytes, named);
-  return unnamed < kRoundingOfSums ? 0 : unnamed;
-}
-
 std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path) {
   const LogText text(log);
   Found found;
   find_torch_messages(text, found);
+  if (found.empty()) find_torch_messages_without_begin(text, found);
   for (const Form& form : kForms) {
     if (!found.empty()) break;
     find_form(form, text, found);

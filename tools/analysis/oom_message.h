@@ -37,12 +37,13 @@ struct OomMessage {
   int device = 0;
   bool has_device = false;  // the message names it
   std::optional<std::uint64_t> requested_bytes;
-  std::optional<std::uint64_t> total_bytes;         // of the device
-  std::optional<std::uint64_t> free_bytes;          // of the device
-  std::optional<std::uint64_t> process_bytes;       // of this process, with what is not PyTorch's
-  std::optional<std::uint64_t> allowed_bytes;       // by set_per_process_memory_fraction, or by another limit
-  std::optional<std::uint64_t> allocated_bytes;     // by PyTorch, with what private pools cache
-  std::optional<std::uint64_t> private_bytes;       // cached in private pools
+  std::optional<std::uint64_t> total_bytes;       // of the device
+  std::optional<std::uint64_t> free_bytes;        // of the device
+  std::optional<std::uint64_t> false_free_bytes;  // what the message calls free, where that is more than the device has
+  std::optional<std::uint64_t> process_bytes;     // of this process, with what is not PyTorch's
+  std::optional<std::uint64_t> allowed_bytes;     // by set_per_process_memory_fraction, or by another limit
+  std::optional<std::uint64_t> allocated_bytes;   // by PyTorch, with what private pools cache
+  std::optional<std::uint64_t> private_bytes;     // cached in private pools
   std::optional<std::uint64_t> unallocated_bytes;   // reserved and not allocated, outside of private pools
   std::optional<std::uint64_t> reserved_bytes;      // by PyTorch, where the message has it, or the sum of its parts
   std::optional<std::uint64_t> largest_free_bytes;  // the largest free block that could be used
@@ -51,16 +52,6 @@ struct OomMessage {
       own_process;  // found among the processes by its bytes: in a container it has another number
   std::vector<DeviceFacts::Process> other_processes;
 };
-
-// Returns what this process holds of the device, as far as the message tells.
-std::optional<std::uint64_t> own_bytes(const OomMessage& message);
-
-// Returns the bytes of the other processes, 0 where the message names none.
-std::uint64_t other_bytes(const OomMessage& message);
-
-// Returns what is neither free nor held by the processes that the message names: of processes and libraries that it does not name.
-// nullopt where a figure for it is missing.
-std::optional<std::uint64_t> unnamed_bytes(const OomMessage& message);
 
 // Reads the messages of a log, those of several ranks as well, in their order, each once: the last kMostOfOne of a rank and device,
 // and the last kMostMessages of all. Throws InvalidArgument, which names `path`, where there is none.

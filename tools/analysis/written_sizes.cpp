@@ -24,7 +24,7 @@ constexpr std::array kUnits = {Unit{"bytes", 0}, Unit{"KiB", 1}, Unit{"MiB", 2},
                                Unit{"GB", 3},    Unit{"TB", 4},  Unit{"K", 1},   Unit{"M", 2},   Unit{"G", 3},
                                Unit{"T", 4},     Unit{"B", 0}};
 
-constexpr double kMostBytes = 1e18;
+constexpr double kMostBytes = 18446744073709549568.0;  // the largest of a double in 64 bits
 
 // Whether the commas part groups of three digits: "25,600,000", but not "1,23.41".
 bool has_groups(std::string_view text) {
