@@ -27,15 +27,14 @@
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
 #include "cachalot/options.h"
-#include "cachalot/simulated_device.h"
 #include "cachalot/stream_check.h"
 #include "device/addresses.h"
 #include "device/cuda_device.h"
+#include "device/simulated_devices.h"
 #include "device_allocator.h"
 #include "diagnostics/publish/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
-#include "policy/simulation_settings.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
@@ -61,38 +60,12 @@ auto from_environment(const char* variable, const char* otherwise, Parse parse) 
   }
 }
 
-std::size_t parse_device_memory(std::string_view text) {
-  const std::size_t bytes = parse_bytes(text);
-  constexpr std::size_t kMost = std::size_t{1} << 50;
-  CACHALOT_REQUIRE(bytes >= kSmallBuffer, "'{}' is less than one segment, 2 MiB", text);
-  CACHALOT_REQUIRE(bytes <= kMost, "'{}' is more than 1 PiB", text);
-  return bytes;
-}
-
-int parse_device_count(std::string_view text) {
-  constexpr int kMaxDevices = 64;
-  const std::optional<int> count = number_in<int>(text);
-  CACHALOT_REQUIRE(count && *count >= 1 && *count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
-                   text, kMaxDevices);
-  return *count;
-}
-
-std::vector<std::shared_ptr<Device>> simulated_devices() {
-  SimulatedDevice::Config config;
-  config.memory_bytes = std::size_t{80} << 30;
-  int count = 1;
+std::vector<std::shared_ptr<Device>> devices_of_settings() {
   try {
-    const SimulationSettings settings = SimulationSettings::of_environment();
-    settings.with("memory", [&](std::string_view text) { config.memory_bytes = parse_device_memory(text); });
-    settings.with("devices", [&](std::string_view text) { count = parse_device_count(text); });
+    return simulated_devices();
   } catch (const InvalidArgument& error) {
     throw BadEnvironment(formatted("environment variable {}", error.what()));
   }
-  std::vector<std::shared_ptr<Device>> devices;
-  for (config.index = 0; config.index < count; ++config.index) {
-    devices.push_back(std::make_shared<SimulatedDevice>(config));
-  }
-  return devices;
 }
 
 bool parse_simulate(std::string_view value) {
@@ -106,7 +79,7 @@ bool parse_simulate(std::string_view value) {
 // not be handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without
 // a driver.
 std::vector<std::shared_ptr<Device>> devices_of_environment() {
-  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return simulated_devices();
+  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return devices_of_settings();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   if (!devices.empty()) return devices;
   if (cuda_driver_version() != 0) {
@@ -114,7 +87,7 @@ std::vector<std::shared_ptr<Device>> devices_of_environment() {
                     "CUDA_ERROR_NO_DEVICE, the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); "
                     "CACHALOT_SIMULATE=1 selects simulated devices");
   }
-  devices = simulated_devices();
+  devices = devices_of_settings();
   print_error(
       "cachalot: {}: memory is that of {} simulated GPU{}, and no kernel can use it "
       "(CACHALOT_SIMULATE=1 selects that without this message)\n",

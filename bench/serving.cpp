@@ -4,7 +4,7 @@
 //                            or of these traces
 //
 // An allocation takes the host time of the call and the time of its driver calls by the published model of latencies
-// (allocator/device/device_timing.cpp), which the device's clock shows. Each row is one pass over the trace:
+// (simulator/device/device_timing.cpp), which the device's clock shows. Each row is one pass over the trace:
 //   cold        on a fresh allocator
 //   warmed up   on an allocator that has played the trace once
 //   reserved    on a fresh allocator that has reserved the peak of another pass

@@ -27,7 +27,8 @@ function(cachalot_cccl_tests source used)
     endif()
     add_test(NAME adapters.cccl_${version}
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra -I${place}
-              -I${PROJECT_SOURCE_DIR}/allocator/include -I${PROJECT_SOURCE_DIR}/adapters/include -c ${source} -o ${PROJECT_BINARY_DIR}/nvcc/cccl_${version}.o)
+              -I${PROJECT_SOURCE_DIR}/allocator/include -I${PROJECT_SOURCE_DIR}/simulator/device/include
+              -I${PROJECT_SOURCE_DIR}/adapters/include -c ${source} -o ${PROJECT_BINARY_DIR}/nvcc/cccl_${version}.o)
     set_tests_properties(adapters.cccl_${version} PROPERTIES LABELS adapters TIMEOUT 300)
     cachalot_drawn(adapters.cccl_${version})
   endforeach()

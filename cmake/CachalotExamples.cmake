@@ -21,7 +21,7 @@ function(cachalot_example name)
     OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   target_include_directories(example_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(example_${name} PRIVATE
-    cachalot::pool cachalot::kernels cachalot_flags fmt::fmt CLI11::CLI11)
+    cachalot::simulated_device cachalot::pool cachalot::kernels cachalot_flags fmt::fmt CLI11::CLI11)
   cachalot_unity(example_${name})
   if(NOT lacks)
     cachalot_files_by_language(cpp cu ${cuda_sources})

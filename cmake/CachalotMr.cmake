@@ -159,8 +159,8 @@ endfunction()
 # change.
 function(cachalot_compiled_mr_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPILER;STANDARD;SOURCE;CCCL;FLAGS" "")
-  set(includes "-I${PROJECT_SOURCE_DIR}/adapters/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
-  set(libraries "$<TARGET_FILE:cachalot_core> $<TARGET_FILE:CUDA::cudart> ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
+  set(includes "-I${PROJECT_SOURCE_DIR}/adapters/include -I${PROJECT_SOURCE_DIR}/simulator/device/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
+  set(libraries "$<TARGET_FILE:cachalot_simulated_device> $<TARGET_FILE:cachalot_core> $<TARGET_FILE:CUDA::cudart> ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
   add_test(NAME mr.${name}
     COMMAND ${CMAKE_COMMAND} -D COMPILER=${arg_COMPILER} -D STANDARD=${arg_STANDARD} -D SOURCE=${arg_SOURCE} -D CCCL=${arg_CCCL}
             "-D FLAGS=${arg_FLAGS}" "-D INCLUDES=${includes}" "-D LIBRARIES=${libraries}"

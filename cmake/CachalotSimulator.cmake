@@ -46,7 +46,7 @@ function(cachalot_simulator)
     -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,--version-script=${map} -Wl,--exclude-libs,ALL
     -static-libstdc++ -static-libgcc)
   target_link_libraries(cachalot_simulator PRIVATE
-    cachalot_core cachalot_flags ${CMAKE_DL_LIBS})
+    cachalot_simulated_device cachalot_flags ${CMAKE_DL_LIBS})
   add_custom_command(TARGET cachalot_simulator POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
     COMMAND ${CMAKE_COMMAND} -E create_symlink

@@ -18,6 +18,7 @@ function(cachalot_require_all_listed)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
     ${PROJECT_SOURCE_DIR}/diagnostics/*.cpp ${PROJECT_SOURCE_DIR}/diagnostics/include/*.h
+    ${PROJECT_SOURCE_DIR}/simulator/device/*.cpp ${PROJECT_SOURCE_DIR}/simulator/device/include/*.h
     ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h ${PROJECT_SOURCE_DIR}/adapters/include/*.h
     ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu
     ${PROJECT_SOURCE_DIR}/kernels/include/*.h ${PROJECT_SOURCE_DIR}/kernels/include/*.cuh
@@ -58,7 +59,7 @@ endfunction()
 # in what we install.
 add_library(cachalot_layers INTERFACE)
 target_include_directories(cachalot_layers INTERFACE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
-target_link_libraries(cachalot_layers INTERFACE cachalot_diagnostics cachalot_core cachalot_flags Threads::Threads)
+target_link_libraries(cachalot_layers INTERFACE cachalot_diagnostics cachalot_simulated_device cachalot_core cachalot_flags Threads::Threads)
 target_compile_definitions(cachalot_layers INTERFACE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
 
 # What programs of tools/, tests/, bench/ and examples/ use besides: libraries that the allocator does without.
@@ -117,6 +118,13 @@ function(cachalot_core_library)
   endif()
 endfunction()
 
+# Devices of cachalot::core that are simulated.
+function(cachalot_simulated_device_library)
+  cachalot_static_library(simulated_device simulator/device ${ARGN})
+  target_include_directories(cachalot_simulated_device PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/allocator)
+  target_link_libraries(cachalot_simulated_device PUBLIC cachalot_core)
+endfunction()
+
 # What observes cachalot::core.
 function(cachalot_diagnostics_library)
   cachalot_static_library(diagnostics diagnostics ${ARGN})
@@ -136,7 +144,8 @@ endfunction()
 set(CACHALOT_SHARED_LINK -Wl,-z,nodelete -Wl,-Bsymbolic)
 
 # With BUILD_SHARED_LIBS, libcachalot_cpp.so in place of the static libraries: one allocator for all libraries of a process that
-# use it. cachalot::core, cachalot::diagnostics, cachalot::pool and cachalot::kernels then stand for it. It exports what the public headers declare
+# use it. cachalot::core, cachalot::simulated_device, cachalot::diagnostics, cachalot::pool and cachalot::kernels then stand
+# for it. It exports what the public headers declare
 # (CACHALOT_BEGIN_API). Programs of this repository, which use what is not exported, link the static libraries as ever.
 function(cachalot_shared_cpp_library)
   if(NOT BUILD_SHARED_LIBS)
@@ -154,7 +163,7 @@ function(cachalot_shared_cpp_library)
   if(CACHALOT_HAS_LIBBACKTRACE)
     target_link_libraries(cachalot_cpp PRIVATE cachalot_backtrace)
   endif()
-  foreach(name IN ITEMS core diagnostics pool kernels)
+  foreach(name IN ITEMS core simulated_device diagnostics pool kernels)
     target_sources(cachalot_cpp PRIVATE $<TARGET_OBJECTS:cachalot_${name}>)
     add_library(cachalot_shared_${name} INTERFACE)
     add_library(cachalot::${name} ALIAS cachalot_shared_${name})
@@ -524,7 +533,7 @@ function(cachalot_examples)
     if(source MATCHES "\\.c$")
       target_link_libraries(example_${name} PRIVATE cachalot::cachalot cachalot_flags)
     else()
-      target_link_libraries(example_${name} PRIVATE cachalot::core cachalot::pool cachalot::kernels cachalot_flags)
+      target_link_libraries(example_${name} PRIVATE cachalot::core cachalot::simulated_device cachalot::pool cachalot::kernels cachalot_flags)
     endif()
     if(CACHALOT_BUILD_TESTS)
       add_test(NAME examples.${name} COMMAND example_${name})

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "cachalot/device.h"
-#include "device/ipc_registry.h"
 #include "simulator/abi.h"
 #include "simulator/content.h"
 #include "simulator/copies.h"
+#include "simulator/device/ipc_registry.h"
 #include "simulator/devices.h"
 #include "simulator/host_memory.h"
 #include "simulator/launches.h"

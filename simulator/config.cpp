@@ -12,8 +12,8 @@
 #include "base/bytes.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
-#include "device/address_space.h"
-#include "policy/simulation_settings.h"
+#include "simulator/device/address_space.h"
+#include "simulator/device/simulation_settings.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/device/address_space.h"
 
 namespace cachalot::simulator {
 

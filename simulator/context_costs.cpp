@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
-#include "device/address_space.h"
+#include "simulator/device/address_space.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/device/address_space.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "cachalot/simulated_device.h"
-#include "device/vector_clock.h"
 #include "simulator/abi.h"
 #include "simulator/config.h"
 #include "simulator/content.h"
 #include "simulator/context_costs.h"
+#include "simulator/device/vector_clock.h"
 #include "simulator/lock.h"
 #include "simulator/registry.h"
 #include "simulator/shared_memory.h"

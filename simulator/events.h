@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "cachalot/simulated_device.h"
-#include "device/vector_clock.h"
 #include "simulator/abi.h"
 #include "simulator/captures.h"
 #include "simulator/config.h"
+#include "simulator/device/vector_clock.h"
 #include "simulator/devices.h"
 #include "simulator/graphs.h"
 #include "simulator/launches.h"

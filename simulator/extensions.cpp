@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "cachalot/simulator.h"
-#include "policy/simulation_settings.h"
 #include "simulator/calls.h"
 #include "simulator/config.h"
+#include "simulator/device/simulation_settings.h"
 #include "simulator/process.h"
 #include "simulator/thread_state.h"
 

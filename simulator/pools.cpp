@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/bytes.h"
-#include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/device/address_space.h"
 
 namespace cachalot::simulator {
 

@@ -1,8 +1,8 @@
 // The runtime's functions about memory: device, pinned, managed; copies and fills; what a pointer is.
 #include <cstring>
 
-#include "device/address_space.h"
 #include "simulator/calls.h"
+#include "simulator/device/address_space.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;

@@ -3,8 +3,8 @@
 #include <span>
 
 #include "base/bytes.h"
-#include "device/address_space.h"
 #include "simulator/calls.h"
+#include "simulator/device/address_space.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;

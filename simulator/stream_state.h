@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "cachalot/device.h"
-#include "device/vector_clock.h"
 #include "simulator/abi.h"
+#include "simulator/device/vector_clock.h"
 #include "simulator/graphs.h"
 
 namespace cachalot::simulator {

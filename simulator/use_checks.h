@@ -9,7 +9,7 @@
 
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
-#include "device/vector_clock.h"
+#include "simulator/device/vector_clock.h"
 #include "simulator/devices.h"
 #include "simulator/host_memory.h"
 #include "simulator/lock.h"

@@ -12,9 +12,9 @@
 #include "base/bytes.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
-#include "device/address_space.h"
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
+#include "simulator/device/address_space.h"
 #include "simulator/thread_state.h"
 
 namespace cachalot::simulator {

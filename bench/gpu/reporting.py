@@ -29,7 +29,7 @@ def latency_model(gpu, facts):
 
 
 def model_lines(model):
-    """Lines for allocator/device/device_timing.cpp."""
+    """Lines for simulator/device/device_timing.cpp."""
     lines = []
     for call, figures in model["calls"].items():
         slope = f", {figures['us_per_mib']:g}" if figures.get("us_per_mib") else ""

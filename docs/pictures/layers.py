@@ -33,24 +33,25 @@ PARTS = {
     "allocator/segments/": ("segments", "split and merge", "tint-blue"),
     "allocator/blocks/": ("blocks", "blocks, bins, arenas, page map", "tint-blue"),
     "allocator/policy/": ("policy", "PyTorch's rules, options", "tint-blue"),
+    "simulator/device/": ("simulator/device", "simulated device, hazards", "tint-grey"),
     "simulator/": ("simulator", "simulated CUDA runtime", "tint-grey"),
-    "allocator/device/": ("device", "Device: CUDA, or simulated", "tint-grey"),
+    "allocator/device/": ("device", "Device: CUDA, or another", "tint-grey"),
     "allocator/base/": ("base", "bytes, locks, checks, call stacks", "tint-grey"),
 }
 LEFT, WIDTH, TOP, ROW, GAP = 20, 820, 70, 56, 10
 
 
-def ranks() -> dict[str, int]:
+def ranks() -> dict[str, float]:
     """The rank of each path that the table names."""
     found = {}
-    for rank, paths in re.findall(r'^\s+"(\d+)\s+([^"]*)"', RANKS.read_text(), re.MULTILINE):
-        found |= {path: int(rank) for path in paths.split()}
+    for rank, paths in re.findall(r'^\s+"([\d.]+)\s+([^"]*)"', RANKS.read_text(), re.MULTILINE):
+        found |= {path: float(rank) for path in paths.split()}
     return found
 
 
 def draw() -> str:
     known = ranks()
-    rows: dict[int, list[str]] = {}
+    rows: dict[float, list[str]] = {}
     for path in PARTS:
         rows.setdefault(known[path], []).append(path)
     picture = Picture(

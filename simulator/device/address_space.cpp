@@ -1,4 +1,4 @@
-#include "device/address_space.h"
+#include "simulator/device/address_space.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "device/hazard_checker.h"
+#include "simulator/device/hazard_checker.h"
 
 #include <algorithm>
 #include <iterator>

@@ -27,8 +27,8 @@
 #include "base/format.h"
 #include "cachalot/device.h"
 #include "cachalot/simulated_device.h"
-#include "device/simulated_memory.h"
-#include "device/vector_clock.h"
+#include "simulator/device/simulated_memory.h"
+#include "simulator/device/vector_clock.h"
 
 CACHALOT_BEGIN
 

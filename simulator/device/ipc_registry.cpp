@@ -1,4 +1,4 @@
-#include "device/ipc_registry.h"
+#include "simulator/device/ipc_registry.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

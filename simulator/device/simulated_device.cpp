@@ -4,8 +4,8 @@
 #include "base/format.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
-#include "device/ipc_registry.h"
-#include "device/simulated_device_state.h"
+#include "simulator/device/ipc_registry.h"
+#include "simulator/device/simulated_device_state.h"
 
 CACHALOT_BEGIN
 

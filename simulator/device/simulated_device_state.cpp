@@ -1,4 +1,4 @@
-#include "device/simulated_device_state.h"
+#include "simulator/device/simulated_device_state.h"
 
 #include <algorithm>
 #include <cmath>

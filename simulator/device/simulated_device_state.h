@@ -15,10 +15,10 @@
 
 #include "base/locks.h"
 #include "cachalot/simulated_device.h"
-#include "device/hazard_checker.h"
-#include "device/ipc_registry.h"
-#include "device/simulated_memory.h"
-#include "device/simulated_streams.h"
+#include "simulator/device/hazard_checker.h"
+#include "simulator/device/ipc_registry.h"
+#include "simulator/device/simulated_memory.h"
+#include "simulator/device/simulated_streams.h"
 
 CACHALOT_BEGIN
 

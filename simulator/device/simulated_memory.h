@@ -19,7 +19,7 @@
 
 #include "cachalot/device.h"
 #include "cachalot/simulated_device.h"
-#include "device/address_space.h"
+#include "simulator/device/address_space.h"
 
 CACHALOT_BEGIN
 

@@ -1,4 +1,4 @@
-#include "device/simulated_streams.h"
+#include "simulator/device/simulated_streams.h"
 
 #include <algorithm>
 #include <atomic>

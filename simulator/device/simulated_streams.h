@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cachalot/simulated_device.h"
-#include "device/vector_clock.h"
+#include "simulator/device/vector_clock.h"
 
 CACHALOT_BEGIN
 

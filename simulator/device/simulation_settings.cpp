@@ -1,4 +1,4 @@
-#include "policy/simulation_settings.h"
+#include "simulator/device/simulation_settings.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "device/simulated_memory.h"
+#include "simulator/device/simulated_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "cachalot/errors.h"
 #include "cachalot/simulated_device.h"
-#include "device/simulated_streams.h"
+#include "simulator/device/simulated_streams.h"
 #include "tests/device/units.h"
 
 namespace cachalot {

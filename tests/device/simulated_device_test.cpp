@@ -13,7 +13,7 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
-#include "device/ipc_registry.h"
+#include "simulator/device/ipc_registry.h"
 #include "tests/device/units.h"
 
 namespace cachalot {

@@ -61,7 +61,7 @@ def check_options() -> list[str]:
 
 def check_settings() -> list[str]:
     """The keys of CACHALOT_SIM."""
-    (keys,) = re.findall(r"kSettingKeys\[\] = \{(.*?)\}", (POLICY / "simulation_settings.cpp").read_text(), re.DOTALL)
+    (keys,) = re.findall(r"kSettingKeys\[\] = \{(.*?)\}", (ROOT / "simulator" / "device" / "simulation_settings.cpp").read_text(), re.DOTALL)
     text = OPTIONS.read_text()
     table = text[text.index("## Settings of the simulation"):]
     return differences("options.md", first_cells(table), set(re.findall(r"\"(\w+)\"", keys)))

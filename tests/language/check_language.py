@@ -25,7 +25,7 @@ DOCUMENTS = [
     "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "adapters/*.md",
     "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
-HEADERS = [f"{folder}/include/cachalot/*" for folder in ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator")]
+HEADERS = [f"{folder}/include/cachalot/*" for folder in ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator", "simulator/device")]
 PYTHON = ["pytorch/cachalot/*.py"]
 HEADER_COLUMNS = 100
 

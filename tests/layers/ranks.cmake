@@ -7,15 +7,16 @@ set(layers
   "0 allocator/include/cachalot/host_device.h allocator/include/cachalot/require_cpp17.h"
   "0 allocator/include/cachalot/span.h        allocator/include/cachalot/version.h"
   "0 allocator/include/cachalot/array_bytes.h allocator/include/cachalot/same_version.h"
-  "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
+  "1 allocator/device/            allocator/include/cachalot/device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
-  "1                              allocator/include/cachalot/device_timing.h  allocator/include/cachalot/stream_check.h"
+  "1                              allocator/include/cachalot/stream_check.h"
   "1                              allocator/include/cachalot/pin_times.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   "2 allocator/include/cachalot/guard.h       allocator/include/cachalot/memory_limit.h"
-  # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
-  "2 simulator/"
+  # The simulated device and, over it, the simulated CUDA runtime stand beside the allocator.
+  "2.1 simulator/device/"
+  "2.2 simulator/"
   "3 allocator/blocks/"
   "4 allocator/segments/"
   "5 allocator/pages/"
@@ -53,6 +54,11 @@ set(layers
   "14 adapters/"
   "14 tools/"
   "15 tests/  bench/  examples/")
+
+# The wings, of which the core's folders include nothing: but for the C library, which publishes its statistics.
+set(core "^(allocator|pool|kernels)/")
+set(wings "^(adapters|diagnostics|pytorch|simulator|tools)/")
+set(core_of_wings allocator/c_api.cpp)
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.

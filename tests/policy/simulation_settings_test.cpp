@@ -1,5 +1,5 @@
 // CACHALOT_SIM: its grammar, its keys, and the variables of former versions.
-#include "policy/simulation_settings.h"
+#include "simulator/device/simulation_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

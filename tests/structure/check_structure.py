@@ -26,7 +26,7 @@ UNITS = {"header": "lines", "file": "lines", "function": "lines", "class": "memb
 ALLOWED = {
     ("function", "simulator/device_attributes.cpp", "device_attribute"): "a table as a switch",
     ("class", "allocator/device/cuda_driver.h", "CudaDriver"): "a table: a pointer for each function of the driver",
-    ("class", "allocator/include/cachalot/simulated_device.h", "SimulatedDevice"): "Device's functions, and its own controls",
+    ("class", "simulator/device/include/cachalot/simulated_device.h", "SimulatedDevice"): "Device's functions, and its own controls",
     ("class", "simulator/cuda12.cpp", "DeviceProp12"): "a struct of CUDA 12",
 }
 

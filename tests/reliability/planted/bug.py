@@ -13,6 +13,7 @@ LIBRARIES = {
     "kernels/": "libcachalot_kernels.a",
     "tools/": "libcachalot_replay.a",
     "pytorch/": "pytorch/libcachalot_torch.so",
+    "simulator/device/": "libcachalot_simulated_device.a",
     "simulator/": "simulator/libcachalot_simulator.so",
 }
 
