@@ -346,7 +346,8 @@ struct Magic {
 };
 
 constexpr std::array kCompressed = {Magic{"\x28\xb5\x2f\xfd"sv, "zstd"}, Magic{"\xfd\x37zXZ\x00"sv, "xz"},
-                                    Magic{"BZh"sv, "bzip2"}, Magic{"\x04\x22\x4d\x18"sv, "lz4"}};
+                                    Magic{"BZh"sv, "bzip2"}, Magic{"\x1f\x8b"sv, "gzip twice"},
+                                    Magic{"\x04\x22\x4d\x18"sv, "lz4"}};
 constexpr std::array kOthers = {
     Magic{"\x7f\x45LF"sv, "a program or a library (ELF)"},
     Magic{"\x89PNG"sv, "a PNG picture"},
@@ -371,11 +372,17 @@ bool is_safetensors(std::string_view begin) {
   return header >= 2 && header <= kLongestHeader;
 }
 
-// Objects of JSON that are no snapshot, by keys that stand at their begin.
+// JSON that is no snapshot, by keys that stand at its begin.
 std::string json_format(std::string_view begin) {
+  if (begin.size() > 2 && begin.starts_with("[[") && std::isdigit(static_cast<unsigned char>(begin[2])))
+    return "a memory timeline of PyTorch's profiler";
+  if (begin.starts_with("[{\"ph\"") || begin.starts_with("[{\"name\""))
+    return "a trace of PyTorch's profiler or of Perfetto";
   if (!begin.starts_with('{')) return "";
   const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
   if (has("\"traceEvents\"") || has("\"schemaVersion\"")) return "a trace of PyTorch's profiler or of Perfetto";
+  if (has("\"active.all.") || has("\"allocated_bytes.all.")) return "the answer of torch.cuda.memory_stats()";
+  if (has("}\n{") && !has("\"segments\"")) return "a log of JSON lines";
   for (const char* first_key : {"{\"file\":\"", "{\"snapshot\":\"", "{\"a\":\"", "{\"trace\":\""})
     if (begin.starts_with(first_key)) return "a report of cachalot, as --json prints it";
   return "";
@@ -419,10 +426,11 @@ std::string foreign_format(std::string_view begin, std::string_view wanted) {
 std::string unknown_format(std::string_view begin) {
   constexpr std::size_t kMostShown = 24;
   const std::string_view line = begin.substr(0, std::min(begin.find_first_of("\r\n"), kMostShown));
+  const bool is_message = begin.find("ut of memory") != std::string_view::npos;
   return fmt::format(
       "has no known format: it begins with {}. cachalot reads memory snapshots (PyTorch's pickle, cachalot's JSON), "
-      "its own allocation traces, and RMM's logs",
-      Quoted{line});
+      "its own allocation traces, and RMM's logs{}",
+      Quoted{line}, is_message ? "; `cachalot explain --message` reads what an error message tells" : "");
 }
 
 bool looks_like_trace(std::string_view begin) {

@@ -112,6 +112,7 @@ TEST(Advice, RecommendsWhatTheReplayShows) {
   const PolicyAdvice& choice = of(advice, advice.recommendation.policy);
   const PolicyAdvice& native = advice.native();
   EXPECT_EQ(advice.recommendation.saved_bytes, native.peak_reserved_bytes - choice.peak_reserved_bytes);
+  EXPECT_FALSE(choice.needs_limit) << "a fraction of one GPU, without room, is listed and not recommended";
   EXPECT_THAT(advice.recommendation.sentence, HasSubstr(format_bytes(choice.peak_reserved_bytes) + " instead of " +
                                                         format_bytes(native.peak_reserved_bytes)));
   EXPECT_EQ(choice.smallest_gpu, "small");

@@ -45,6 +45,14 @@ TEST(Checks, EachLimitIsTheLastFigureThatHolds) {
   EXPECT_FALSE(holds(history, {.most_fragmentation = figures.fragmentation - 0.001}));
 }
 
+TEST(Checks, WithoutAHistoryPeaksAndFailuresAreNotKnown) {
+  HistoryBuilder builder;
+  builder.segment(0x1000000, {{.bytes = kMiB, .requested_bytes = kMiB, .state = HistoryBlock::State::allocated}});
+  EXPECT_NE(complaint(builder.history(), {.no_oom = true}).find("has no history"), std::string::npos);
+  EXPECT_NE(complaint(builder.history(), {.most_peak_bytes = kMiB}).find("has no history"), std::string::npos);
+  EXPECT_TRUE(holds(builder.history(), {.most_reserved_bytes = 2 * kMiB}));
+}
+
 TEST(Checks, AFailedAllocationBreaksNoOom) {
   HistoryBuilder builder;
   builder.alloc(0x1000, 512);

@@ -65,6 +65,45 @@ TEST(Categories, LifetimesTellWhatThePhasesOfATrainingMade) {
                                                     "temporaries", "gradients", "temporaries", "temporaries"}));
 }
 
+// SGD allocates nothing: what a step frees is gone before the next allocation.
+TEST(Categories, GradientsOfAStepThatAllocatesNothingAreKnownByTheirSizes) {
+  HistoryBuilder train;
+  const StackId setup = train.stack({{"/lib/torch/nn/modules/module.py", "_apply"}, {"train.py", "<module>"}});
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::evaluate_function(int)"}});
+  train.alloc(0x1000, 4 * kBlock, setup);
+  for (int i = 0; i < 2; ++i) {
+    train.alloc(0x2000, kBlock, forward);
+    train.alloc(0x4000, kBlock, backward);      // of no parameter's size
+    train.alloc(0x5000, 4 * kBlock, backward);  // freed in the pass
+    train.free(0x5000, 4 * kBlock);
+    train.alloc(0x6000, 4 * kBlock, backward);
+    train.free(0x4000, kBlock);
+    train.free(0x2000, kBlock);
+    train.free(0x6000, 4 * kBlock);
+  }
+  const std::vector<std::string> of_step = {"activations", "temporaries", "temporaries", "gradients"};
+  std::vector<std::string> expected = {"parameters"};
+  for (int i = 0; i < 2; ++i) expected.insert(expected.end(), of_step.begin(), of_step.end());
+  EXPECT_EQ(names(train), expected);
+}
+
+TEST(Categories, AModuleThatIsMadeInAForwardPassDoesNotEndIt) {
+  HistoryBuilder train;
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  const StackId made = train.stack(
+      {{"/lib/torch/nn/modules/linear.py", "__init__"}, {"/app/model.py", "forward"}, {"t.py", "<module>"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});
+  for (int layer = 0; layer < 4; ++layer) {
+    train.alloc(0x1000 * static_cast<Address>(layer + 1), kBlock, forward);
+    train.alloc(0x9000, kBlock, made);
+    train.free(0x9000, kBlock);
+  }
+  train.alloc(0xa000, kBlock, backward);
+  const std::vector<std::string> found = names(train);
+  for (std::size_t layer = 0; layer < 4; ++layer) EXPECT_EQ(found[2 * layer], "activations");
+}
+
 TEST(Categories, WhatIsThereAfterTwoBackwardPassesIsKept) {
   HistoryBuilder train;
   const StackId forward = train.stack({{"/app/model.py", "forward"}});
@@ -343,6 +382,8 @@ TEST(Sites, APlaceIsTheProgramsOwnLine) {
                                         {"", "torch::autograd::generated::MulBackward0::apply()"}});
   EXPECT_EQ(sites.text_of(sites.place_of(backward)), "torch::autograd::generated::MulBackward0::apply")
       << "the simulator computes it";
+  const StackId alone = train.stack({{"/lib/cachalot_simulator/compute/operations.py", "call", 135}});
+  EXPECT_EQ(sites.text_of(sites.place_of(alone)), "a place outside of the program's code");
 }
 
 TEST(Sites, ATreeAddsUpItsCalls) {

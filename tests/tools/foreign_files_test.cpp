@@ -13,6 +13,7 @@
 namespace cachalot::tools {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 using std::string_literals::operator""s;
@@ -52,6 +53,19 @@ TEST(ForeignFormats, JsonIsKnownByItsFirstKeys) {
         R"({"snapshot":"a.pickle","unknown_actions":0)", R"({"file":"a.pickle","device":0,"events":261)",
         R"({"trace":"a.csv","events":12000)", R"({"a":"1","b":"2","at":"peak","growth_bytes":1)"})
     EXPECT_THAT(foreign_format(report, "memory snapshot"), StartsWith("is a report of cachalot, as --json prints it"));
+}
+
+TEST(ForeignFormats, OtherAnswersOfPyTorchAreNamed) {
+  EXPECT_THAT(foreign_format("[[0, 1], [[0, 10]]]", "memory snapshot"),
+              StartsWith("is a memory timeline of PyTorch's"));
+  EXPECT_THAT(foreign_format(R"([{"ph": "X", "ts": 1}])", "memory snapshot"), StartsWith("is a trace of PyTorch's"));
+  EXPECT_THAT(foreign_format(R"({"active.all.allocated": 1})", "memory snapshot"),
+              StartsWith("is the answer of torch.cuda.memory_stats()"));
+  EXPECT_THAT(foreign_format("{\"a\": 1}\n{\"a\": 2}\n", "memory snapshot"), StartsWith("is a log of JSON lines"));
+  EXPECT_THAT(unknown_format("Epoch 1\nCUDA out of memory. Tried"), EndsWith("what an error message tells"));
+  const TemporaryFile list(R"([{"segments": [], "device_traces": []}])");
+  EXPECT_THAT(run_command(std::string("'") + CACHALOT_COMMAND + "' explain " + list.path()).err,
+              HasSubstr("it is a snapshot itself: a file has one, and no list of them"));
 }
 
 // As editors and shells write texts.

@@ -186,7 +186,7 @@ TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
   const nlohmann::json whole_segment = {{"size", 2 << 20}, {"state", "inactive"}};
   const nlohmann::json whole_segment_twice = {whole_segment, whole_segment};
   const std::vector<std::pair<nlohmann::json, std::string>> broken = {
-      {removed("/segments"), "the snapshot: 'segments' is missing"},
+      {removed("/segments"), "the snapshot: 'segments' is missing: the first key is 'device_traces'"},
       {replaced("/segments", 5), "the snapshot: 'segments' is a number, not a list"},
       {replaced("/segments/0", "x"), "segment 0: it is text, not a dict"},
       {removed(segment + "total_size"), "segment 0: 'total_size' is missing"},

@@ -28,13 +28,14 @@ bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
 }
 
 const PolicyAdvice& choice_of(const Advice& advice) {
-  const PolicyAdvice& best = advice.policies.front();
   const PolicyAdvice& now = advice.of_program();
+  const auto first = std::ranges::find(advice.policies, false, &PolicyAdvice::needs_limit);
+  const PolicyAdvice& best = first == advice.policies.end() ? now : *first;
   const bool none_helps = now.ooms > 0 && best.ooms >= now.ooms;  // less memory that does not do either
   if (none_helps || is_nearly_best(now, best)) return now;
   const PolicyAdvice* choice = &best;
   for (const PolicyAdvice& one : advice.policies) {
-    if (is_nearly_best(one, best) && one.driver_us < choice->driver_us) choice = &one;
+    if (!one.needs_limit && is_nearly_best(one, best) && one.driver_us < choice->driver_us) choice = &one;
   }
   return *choice;
 }
@@ -271,6 +272,7 @@ class Advising {
     one.advice.line = line_of(one.policy, on_.memory_bytes);
     one.advice.peak_reserved_bytes = one.figures->peak_held_bytes;
     one.advice.ooms = one.figures->ooms;
+    one.advice.needs_limit = one.policy.limit_bytes != 0 && one.policy != program_.policy;
     one.advice.driver_us = one.figures->driver_us;
   }
 

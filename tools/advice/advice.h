@@ -58,6 +58,7 @@ struct PolicyAdvice {
   std::size_t smallest_gpu_bytes = 0;
   bool is_smallest_unsure = false;  // the estimate of the context decides
   std::vector<std::string> gpus;    // that complete, the smallest first
+  bool needs_limit = false;         // of one GPU, with no room to spare: it is listed and not recommended
 };
 
 // Which policy to take. The reason is the replay's.

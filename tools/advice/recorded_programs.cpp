@@ -94,7 +94,7 @@ std::vector<RecordedProgram> recorded_programs(InputFile file) {
   }
   const History history = read_history(std::move(file));
   for (const DeviceHistory& device : history.devices) {
-    if (!device.events.empty()) programs.push_back(program_of(history, device));
+    if (has_trace(device)) programs.push_back(program_of(history, device));
   }
   CACHALOT_REQUIRE(!programs.empty(),
                    "{} has no history: record it with torch.cuda.memory._record_memory_history() before "

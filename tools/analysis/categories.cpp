@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -188,6 +189,13 @@ const CategoryRule* RuleMatcher::for_stack(StackId stack) {
   int& found = stacks_[stack];
   if (found == kNotYet) found = search_stack(stack);
   return rule(found);
+}
+
+bool RuleMatcher::is_within(StackId stack, Means means) {
+  return std::ranges::any_of(history_.stacks[stack], [&](FrameId frame) {
+    const int found = of_frame(frame).otherwise;
+    return found != kNone && rule(found)->means == means;
+  });
 }
 
 const CategoryRule* RuleMatcher::for_details(DetailsId details) {
@@ -393,7 +401,8 @@ class Phases {
   explicit Phases(bool sees_others) : sees_others_(sees_others) {}
 
   void add(std::uint32_t event, Means phase) {
-    if (runs_.empty() || runs_.back().phase != phase) runs_.push_back({event, phase});
+    if (runs_.empty() || runs_.back().phase != phase) runs_.push_back({.begin = event, .last = event, .phase = phase});
+    runs_.back().last = event;
     if (phase == last_ || (phase == Means::category && !sees_others_)) return;
     last_ = phase;
     begins_.push_back(event);
@@ -413,6 +422,11 @@ class Phases {
     return next - runs_.begin() >= 2 && next != runs_.end() && next->phase == Means::backward &&
            std::prev(next, 2)->phase == Means::forward;
   }
+  // Returns the last event of the run of `event`.
+  std::uint32_t last_of_run_at(std::uint32_t event) const {
+    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
+    return next == runs_.begin() ? event : std::prev(next)->last;
+  }
   // Returns the first event behind `event` at which memory ran out, or kNoEvent.
   std::uint32_t next_failure(std::uint32_t event) const { return first_after(failures_, event); }
   // Returns the event with which the first run of another phase than that of `event` begins, or kNoEvent.
@@ -424,8 +438,9 @@ class Phases {
 
  private:
   struct Run {
-    std::uint32_t begin;
-    Means phase;
+    std::uint32_t begin = 0;
+    std::uint32_t last = 0;  // event
+    Means phase = Means::category;
   };
 
   static std::uint32_t first_after(const std::vector<std::uint32_t>& begins, std::uint32_t event) {
@@ -441,6 +456,9 @@ class Phases {
   std::array<std::vector<std::uint32_t>, kPhases.size() + 1> begins_of_;  // by phase
 };
 
+// What PyTorch gives cuBLAS on most GPUs, CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8, once for each thread: autograd's has its own.
+constexpr std::uint64_t kBlasWorkspace = std::uint64_t{2 * 4096 + 8 * 16} << 10;
+
 // Says what becomes of an allocation that a phase made, by its lifetime.
 class Lifetimes {
  public:
@@ -450,6 +468,7 @@ class Lifetimes {
     switch (phase) {
       case Means::backward:
         if (!outlives_run(one)) return Category::temporaries;
+        if (one.bytes == kBlasWorkspace && !ends(one)) return Category::kept;
         return is_for_another_pass(one) ? Category::activations : Category::gradients;
       case Means::reduction:
         return outlives_run(one) ? Category::gradients : Category::communication;
@@ -547,12 +566,28 @@ class Judgement {
       if (event.action != HistoryEvent::Action::alloc) continue;
       const Verdict verdict = verdict_on(event.stack, event.details, stages_.at(i));
       if (verdict.category != Category::unknown || (verdict.phase == Means::category && event.stack == 0)) continue;
+      // A module that is made in a forward pass does not end it.
+      if (verdict.phase == Means::setup && matcher_.is_within(event.stack, Means::forward)) continue;
       phases_.add(static_cast<std::uint32_t>(i), verdict.phase == Means::reduction ? Means::backward : verdict.phase);
     }
   }
 
   // Appends to `doubts` one for each allocation.
   std::vector<Category> of(std::span<const Allocation> allocations, std::size_t stacks, std::vector<Doubt>& doubts) {
+    std::vector<Category> categories = by_rules_and_lifetimes(allocations, stacks, doubts);
+    find_gradients_of_bare_steps(allocations, categories);
+    return categories;
+  }
+
+ private:
+  struct Verdict {
+    Category category = Category::unknown;
+    Means phase = Means::category;
+    Doubt doubt = Doubt::none;
+  };
+
+  std::vector<Category> by_rules_and_lifetimes(std::span<const Allocation> allocations, std::size_t stacks,
+                                               std::vector<Doubt>& doubts) {
     const Lifetimes lifetimes(phases_);
     std::vector<Category> categories;
     std::vector<std::array<std::uint32_t, 2>> votes(stacks);  // of what ended: temporaries, and all others
@@ -577,12 +612,23 @@ class Judgement {
     return categories;
   }
 
- private:
-  struct Verdict {
-    Category category = Category::unknown;
-    Means phase = Means::category;
-    Doubt doubt = Doubt::none;
-  };
+  // SGD allocates nothing in its step: gradients are then freed before anything else is allocated. They are what has the size of a
+  // parameter and outlives the last allocation of a backward pass that has no others.
+  void find_gradients_of_bare_steps(std::span<const Allocation> allocations, std::vector<Category>& categories) {
+    std::set<std::uint64_t> sizes;
+    std::set<std::uint32_t> passes;  // with gradients, by their last events
+    for (std::size_t i = 0; i < allocations.size(); ++i) {
+      if (categories[i] == Category::parameters) sizes.insert(allocations[i].bytes);
+      if (categories[i] == Category::gradients) passes.insert(phases_.last_of_run_at(allocations[i].begin));
+    }
+    for (std::size_t i = 0; i < allocations.size(); ++i) {
+      const Allocation& one = allocations[i];
+      const bool may_be = categories[i] == Category::temporaries && one.begin != Allocation::kBefore;
+      if (!may_be || !sizes.contains(one.bytes) || verdict_on(one).phase != Means::backward) continue;
+      const std::uint32_t last = phases_.last_of_run_at(one.begin);
+      if (one.end > last && !passes.contains(last)) categories[i] = Category::gradients;
+    }
+  }
 
   Verdict verdict_on(const Allocation& one) {
     const bool is_before = one.begin == Allocation::kBefore;

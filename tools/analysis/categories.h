@@ -99,6 +99,8 @@ class RuleMatcher {
 
   // Return the rule, or nullptr.
   const CategoryRule* for_stack(StackId stack);
+  // Returns whether a call of the stack has a rule of this meaning, whatever decides for the stack.
+  bool is_within(StackId stack, CategoryRule::Means means);
   const CategoryRule* for_details(DetailsId details);
   const CategoryRule* for_stage(const Stages& stages, StageId stage) const;  // not remembered
 

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::size_t kFewestKept = 4;   // allocations of a line that outlived backward passes
 constexpr std::size_t kFewestSteps = 4;  // of a loop
-constexpr std::size_t kFewestEqual = 8;  // allocations of a line that nothing else tells of
 constexpr std::size_t kParts = 4;        // of the history: a line that grows allocates in three of them at least
 
 // Returns the events of the allocations outside of all phases whose stack made, and freed, most of them: a loop's steps.
@@ -53,7 +52,6 @@ class GrowthSearch {
         peak_(peak),
         steps_(steps_of(allocations, categories, peak)) {
     is_training_ = std::ranges::find(categories, Category::gradients) != categories.end();
-    for (const std::uint32_t i : peak.live) live_bytes_ += allocations[i].bytes;
   }
 
   // Whether the memory may be a leak: a training's activations are freed by its next backward pass.
@@ -66,9 +64,7 @@ class GrowthSearch {
   bool grows(const Growth& growth) const {
     if (growth.allocations.size() < kFewestKept || !is_throughout(growth, allocations_, peak_)) return false;
     const Category category = categories_[growth.allocations.front()];
-    if (category == Category::kept) return true;
-    if (steps_of_growth(growth) >= kFewestSteps) return true;
-    return category == Category::unknown && growth.allocations.size() >= kFewestEqual && 2 * growth.bytes > live_bytes_;
+    return category == Category::kept || steps_of_growth(growth) >= kFewestSteps;
   }
 
  private:
@@ -85,7 +81,6 @@ class GrowthSearch {
   const Peak& peak_;
   std::vector<std::uint32_t> steps_;
   bool is_training_ = false;
-  std::uint64_t live_bytes_ = 0;
 };
 
 }  // namespace
@@ -189,7 +184,7 @@ std::optional<Cause> largest_holder(const Evidence& evidence) {
   const std::uint64_t own = evidence.own_outside_bytes.value_or(0);
   if (evidence.nccl_bytes) {
     consider(Cause::nccl, *evidence.nccl_bytes);
-  } else if (evidence.uses_nccl || own > kUsualContext) {
+  } else if (evidence.uses_nccl || own > kMostOfContext) {
     consider(Cause::nccl, own);
   }
   return cause;

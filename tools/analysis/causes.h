@@ -47,7 +47,7 @@ struct Growth {
 
 // Returns the lines whose live memory was allocated throughout the history, those with most bytes first. Of a training these
 // are lines with memory that outlived two backward passes; of other programs those with memory of several steps, where a step is
-// an allocation outside of modules that is freed and made again, or whose own equal allocations are nearly all that lives.
+// an allocation outside of modules that is freed and made again.
 std::vector<Growth> growth_until(const DeviceHistory& device, std::span<const Allocation> allocations,
                                  std::span<const Category> categories, const Peak& peak, Sites& sites);
 
@@ -76,8 +76,9 @@ inline constexpr std::size_t kCauseCount = 18;
 // Less than this part of what is reserved is not the reason, even where it would just have been enough.
 inline constexpr double kWorthNaming = 0.06;
 
-// A CUDA context with libraries holds up to this, without NCCL.
+// A CUDA context with libraries holds up to this, without NCCL; and, with cuDNN and cuBLAS on some GPUs, up to the second.
 inline constexpr std::uint64_t kUsualContext = std::uint64_t{1} << 30;
+inline constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
 
 // Returns the key of JSON, "other_stream".
 std::string_view key_of(Cause cause);

@@ -201,7 +201,13 @@ Check check_history(const History& history, const CheckLimits& limits, const Che
   CACHALOT_REQUIRE(!limits.is_empty(), "{}: there is no limit to check", history.path);
   CACHALOT_REQUIRE(!history.devices.empty(), "{}: the file has no memory of a device", history.path);
   Check check{.path = history.path, .policy = policy.name, .devices = {}};
+  // Of a device that nothing happened on, beside one that has a history, there is nothing to check.
+  const bool has_history = std::ranges::any_of(history.devices, has_trace);
+  CACHALOT_REQUIRE(has_history || !limits.needs_history(),
+                   "{}: the file has no history: it tells the memory at its end, and neither peaks nor failures",
+                   history.path);
   for (const DeviceHistory& device : history.devices) {
+    if (has_history && !has_trace(device) && device.blocks.empty()) continue;
     const CheckedFigures figures = figures_of(history, device, limits, policy);
     check.devices.push_back({.device = device.device, .figures = figures, .rules = rules_of(limits, figures)});
   }

@@ -30,6 +30,8 @@ struct CheckLimits {
   bool no_oom = false;
 
   bool is_empty() const;
+  // Whether one of them is about what happened before the end.
+  bool needs_history() const { return no_oom || most_peak_bytes || most_allocations; }
 };
 
 // What the limits are about, of one device.

@@ -239,7 +239,8 @@ std::string holder_text(const Explanation& one) {
                          evidence.limit_bytes ? fmt::format(" of {}", format_bytes(*evidence.limit_bytes)) : "");
     case Cause::leak:
       return fmt::format(
-          "{} of the live memory grew with the steps of the program: {} in {} allocations of {} are never freed",
+          "{} of the live memory grew with the steps of the program: {} in {} allocations of {} were not freed until "
+          "then",
           format_bytes(evidence.leaked_bytes), format_bytes(one.growths.front().bytes), one.growths.front().allocations,
           one.growths.front().at);
     case Cause::other_process:

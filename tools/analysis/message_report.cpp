@@ -184,9 +184,6 @@ bool is_worth_naming(const OomMessage& message, std::uint64_t bytes) {
   return is_much || static_cast<double>(bytes) >= kWorthNaming * sum(message.reserved_bytes, 0);
 }
 
-// Memory that the message does not name may be this process's context, with cuDNN and cuBLAS.
-constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
-
 struct Holder {
   Cause cause = Cause::unknown;
   std::uint64_t bytes = 0;
@@ -199,7 +196,7 @@ std::vector<Holder> holders_of(const OomMessage& message) {
   const std::uint64_t unnamed = unnamed_bytes(message).value_or(0);
   const std::uint64_t outside = own - std::min(own, reserved);
   std::vector holders = {Holder{Cause::other_process, other_bytes(message)},
-                         Holder{Cause::nccl, outside > kUsualContext ? outside : 0},
+                         Holder{Cause::nccl, outside > kMostOfContext ? outside : 0},
                          Holder{Cause::outside, unnamed > kMostOfContext ? unnamed : 0}};
   std::erase_if(holders, [](const Holder& one) { return one.bytes == 0; });
   std::ranges::stable_sort(holders, std::greater<>{}, &Holder::bytes);

@@ -97,6 +97,7 @@ std::string Sites::text_of(FrameId frame) const {
   const StackFrame& one = history_.stacks.frame(frame);
   const std::string_view file = history_.texts[one.file];
   const std::string_view function = history_.texts[one.function];
+  if (contains(file, kOfSimulator)) return "a place outside of the program's code";
   if (!file.ends_with(".py") && !file.starts_with("<"))
     return std::string(function.empty() ? file : function.substr(0, function.find_first_of("(<")));
   return fmt::format("{}:{} in {}", short_path(file), one.line, function);

@@ -236,14 +236,18 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
   return trace;
 }
 
+bool has_trace(const DeviceHistory& device) {
+  const auto is_of_a_trace = [](const HistoryEvent& event) { return event.action == Action::alloc || is_free(event); };
+  const auto is_live = [](const HistoryBlock& block) { return block.state == HistoryBlock::State::allocated; };
+  return std::ranges::any_of(device.events, is_of_a_trace) ||
+         (!device.events.empty() && std::ranges::any_of(device.blocks, is_live));
+}
+
 std::vector<Trace> traces_of(const History& history) {
   std::vector<Trace> traces;
   std::vector<const DeviceHistory*> devices;
   for (const DeviceHistory& device : history.devices) {
-    const auto is_of_a_trace = [](const HistoryEvent& event) {
-      return event.action == Action::alloc || is_free(event);
-    };
-    if (std::ranges::any_of(device.events, is_of_a_trace)) devices.push_back(&device);
+    if (has_trace(device)) devices.push_back(&device);
   }
   CACHALOT_REQUIRE(!devices.empty(), "{}: the snapshot has no history to replay: {}", history.path,
                    history.unknown_actions == 0 ? "torch.cuda.memory._record_memory_history() was not called before"

@@ -67,4 +67,7 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
 // Returns a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
 std::vector<Trace> traces_of(const History& history);
 
+// Returns whether the device has something to replay: an allocation, a free, or blocks that are older than its history.
+bool has_trace(const DeviceHistory& device);
+
 }  // namespace cachalot::tools

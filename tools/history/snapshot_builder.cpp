@@ -1,5 +1,7 @@
 #include "tools/history/snapshot_builder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -239,7 +241,7 @@ Part SnapshotBuilder::frame(Part item) {
   const Part* const file = find(pairs, "filename"_word);
   const Part* const name = find(pairs, "name"_word);
   require(file != nullptr && name != nullptr, "a frame has no '{}'", file == nullptr ? "filename" : "name");
-  StackFrame taken{.file = text_id(*file, "filename"), .function = text_id(*name, "name")};
+  StackFrame taken{.file = with_slashes(text_id(*file, "filename")), .function = text_id(*name, "name")};
   if (const Part* line = find(pairs, "line"_word)) {
     taken.line = line_number(line->natural());
   }
@@ -248,6 +250,15 @@ Part SnapshotBuilder::frame(Part item) {
   const Part meaning = Part::of_id(Part::Kind::frame, add_frame(taken));
   finish_dict(item, pairs, meaning);
   return meaning;
+}
+
+// Paths of Windows are read as those of other systems, so that rules know PyTorch's own files by them.
+TextId SnapshotBuilder::with_slashes(TextId path) {
+  const std::string_view text = history_.texts[path];
+  if (text.size() < 3 || text[1] != ':' || text[2] != '\\') return path;
+  std::string slashes(text);
+  std::ranges::replace(slashes, '\\', '/');
+  return history_.texts.add(slashes);
 }
 
 FrameId SnapshotBuilder::add_frame(const StackFrame& frame) {
@@ -397,6 +408,7 @@ SnapshotBuilder::DeviceSegment SnapshotBuilder::segment(const Pairs& pairs) {
     require(part != nullptr, "'{}' is missing", text_of(word));
     return *part;
   };
+  require(find(pairs, "segments"_word) == nullptr, "it is a snapshot itself: a file has one, and no list of them");
   DeviceSegment taken;
   HistorySegment& segment = taken.segment;
   const Part& device = field("device"_word);
@@ -554,7 +566,10 @@ History SnapshotBuilder::finish(Part root) {
 void SnapshotBuilder::take_root(const Pairs& pairs) {
   const Part* const segments = find(pairs, "segments"_word);
   require(segments != nullptr || find(pairs, "unknown_actions"_word) == nullptr, "{}", kTablesComeFirst);
-  require(segments != nullptr, "'segments' is missing");
+  const Part* const first = pairs.empty() ? nullptr : &pairs.front();
+  require(
+      segments != nullptr, "'segments' is missing{}",
+      first != nullptr && first->is_text() ? fmt::format(": the first key is '{}'", history_.texts[first->id()]) : "");
   take_segments(*segments, "segments", devices_);
   if (const Part* traces = find(pairs, "device_traces"_word)) take_traces(*traces, "device_traces", devices_);
   if (const Part* of_host = find(pairs, "host_segments"_word)) take_segments(*of_host, "host_segments", host_);

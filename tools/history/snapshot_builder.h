@@ -55,6 +55,7 @@ class SnapshotBuilder : public PartFields {
 
   // ---- what dicts mean
   Part frame(Part item);
+  TextId with_slashes(TextId path);
   FrameId add_frame(const StackFrame& frame);
   StackId stack(Part frames, const char* key);
   StackId forward_stack(Part frames);
