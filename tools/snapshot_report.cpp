@@ -162,8 +162,10 @@ std::string device_text(const DeviceFigures& device) {
   text += labelled_line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
   text += labelled_line("history", device.history_entries == 0
                                        ? "none"
-                                       : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
-                                                     device.history_seconds));
+                                       : format_count(device.history_entries, "event") +
+                                             (device.history_seconds > 0  // old snapshots have no times
+                                                  ? fmt::format(" over {:.3f} s", device.history_seconds)
+                                                  : ""));
   return text;
 }
 

@@ -103,7 +103,7 @@ TEST(Simulate, PassesOnArgumentsOutputAndExitCode) {
   Outcome outcome = simulate("sh -c 'echo $1 $2; exit 3' sh -- --gpu");
   EXPECT_EQ(outcome.out, "-- --gpu\n");
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("no process of the program reported use of the GPU's memory"));
+  EXPECT_THAT(outcome.err, HasSubstr("the program used no memory of the GPU, as far as its processes reported"));
   EXPECT_THAT(outcome.err, HasSubstr("exit code 3"));
   EXPECT_EQ(simulate("-- sh -c 'exit 4'").exit_code, 4);
   EXPECT_EQ(simulate("sh -c 'kill -TERM $$'").exit_code, 128 + 15);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -83,6 +84,21 @@ std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
 
 // Returns the policy with the least driver time of all that fail as seldom as the best and reserve less than 1 % more: the
 // program's own where it is one of these. Requires policies, the best first.
+// Why nothing is promised: the replay of the program's own policy is far from what the program reserved. "": it is not.
+std::string reason_to_doubt(const Advice& advice) {
+  constexpr double kFar = 0.05;
+  const PolicyAdvice& now = advice.of_program();
+  if (!advice.recorded_reserved_bytes || now.ooms > 0)
+    return "";  // the program reserved it without the request that failed
+  const auto recorded = static_cast<double>(*advice.recorded_reserved_bytes);
+  const double replayed = static_cast<double>(now.peak_reserved_bytes);
+  if (std::abs(replayed - recorded) <= kFar * recorded) return "";
+  return fmt::format(
+      "No advice: the replay with {} reserves {}, and the program itself {}: the history does not tell all that the "
+      "program did.",
+      now_text(advice), format_bytes(now.peak_reserved_bytes), format_bytes(*advice.recorded_reserved_bytes));
+}
+
 Recommendation recommendation_of(const Advice& advice) {
   const PolicyAdvice& now = advice.of_program();
   const PolicyAdvice& choice = choice_of(advice);
@@ -321,10 +337,10 @@ class Advising {
     advice.policy = key_of(program_.policy);
     advice.replays = known_.size();
     for (Candidate& one : candidates) advice.policies.push_back(std::move(one.advice));
+    const std::string nothing = program_.too_short.empty() ? reason_to_doubt(advice) : program_.too_short;
     advice.recommendation =
-        program_.too_short.empty()
-            ? recommendation_of(advice)
-            : Recommendation{.policy = advice.policy, .line = "", .saved_bytes = 0, .sentence = program_.too_short};
+        nothing.empty() ? recommendation_of(advice)
+                        : Recommendation{.policy = advice.policy, .line = "", .saved_bytes = 0, .sentence = nothing};
     return advice;
   }
 

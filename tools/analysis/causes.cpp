@@ -418,6 +418,9 @@ class RemedySearch {
   std::vector<Remedy> best() {
     const bool any_serves = std::ranges::any_of(found_, &Remedy::serves);
     if (any_serves) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
+    if (const auto held =
+            recorded_bytes_if_other())  // a replay that is not exact promises no more than the program had
+      std::erase_if(found_, [&](const Remedy& one) { return one.reserved_bytes >= *held; });
     std::ranges::stable_sort(
         found_, [](const Remedy& one, const Remedy& other) { return one.reserved_bytes < other.reserved_bytes; });
     if (found_.size() > kMostRemedies) found_.resize(kMostRemedies);

@@ -397,8 +397,9 @@ std::string part_text(std::uint64_t part, std::uint64_t whole) {
 }
 
 std::string moment_text(const Explanation& one) {
-  std::string text = fmt::format("event {} of {}, {:.3f} s after the first", with_commas(one.peak.event),
-                                 with_commas(one.events), static_cast<double>(one.since_begin_us) / 1e6);
+  std::string text = fmt::format("event {} of {}", with_commas(one.peak.event), with_commas(one.events));
+  if (one.since_begin_us > 0)  // old snapshots have no times
+    text += fmt::format(", {:.3f} s after the first", static_cast<double>(one.since_begin_us) / 1e6);
   if (!one.at.empty()) text += fmt::format(", by {}", Printable{one.at});
   return text;
 }

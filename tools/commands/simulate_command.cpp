@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "policy/torch_policy.h"
 #include "simulator/gpu_models.h"
 #include "tools/analysis/sites.h"
 #include "tools/commands/command.h"
@@ -268,7 +269,11 @@ std::string if_low(const json& device, const json& request) {
 std::string refused_text(const json& where, const std::string& at) {
   const std::size_t bytes = number(where, "bytes");
   const std::size_t free = number(where, "free_bytes");
-  const char* const rounding = bytes <= free ? " (rounded up to a segment)" : "";
+  const std::size_t rounded = round_to_block(std::max<std::size_t>(1, bytes));
+  const bool is_limited = free >= std::max(segment_size(rounded, kLargeBuffer), rounded);
+  const char* const rounding = is_limited      ? ", which a limit of the program forbids,"
+                               : bytes <= free ? " (rounded up to a segment)"
+                                               : "";
   return fmt::format("out of memory{}, asking for {}{} with {} free", at, format_bytes(bytes), rounding,
                      format_bytes(free));
 }
@@ -369,9 +374,10 @@ std::string verdict(const Simulation& simulation, const ProcessReport& report, c
   if (!lacked_memory(device, torch, failed(simulation, report)))
     return fits_text(report, device, program_failed, verbose, style);
   const std::string alone =
-      program_failed ? ""
-                     : figure("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
-                                              number(report.driver, "exit_status")));
+      program_failed
+          ? ""
+          : figure("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
+                                   number(report.driver, "exit_status")));
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
     return figure("fits", style.bad("NO") + ": " + lack) + alone + if_low(device, device.at("context_lack"));
@@ -509,7 +515,8 @@ std::string to_text(const Simulation& simulation, const ReportOptions& options, 
   }
   if (devices.empty())
     devices =
-        "no process of the program reported use of the GPU's memory: a process that SIGKILL or SIGABRT ends reports "
+        "the program used no memory of the GPU, as far as its processes reported: one that SIGKILL or SIGABRT ends "
+        "reports "
         "nothing\n";
   for (const ProcessReport& report : simulation.processes) {
     if (!report.driver.is_null()) devices += rules_report(report, style);
