@@ -132,7 +132,8 @@ std::string missing_kernels(const ProcessReport& report, const nlohmann::json& d
 // Returns whether the program, or PyTorch's allocator, asked for memory that a device did not have. `torch` may be nullptr.
 bool ran_out(const nlohmann::json& device, const nlohmann::json* torch);
 
-// Returns whether the program failed, or this process of it, whatever became of the others.
+// Returns whether the program failed, or this process of it, whatever became of the others; but not where an exception ended the
+// process that has nothing to do with memory.
 bool failed(const Simulation& simulation, const ProcessReport& report);
 
 // Returns whether a process failed, and it, the context or a library asked for memory that a device did not have. A process

@@ -119,6 +119,25 @@ TEST(Categories, WhatIsThereAfterTwoBackwardPassesIsKept) {
   EXPECT_EQ(names(train).front(), "kept");
 }
 
+// A GAN's images are used by two backward passes of an iteration, and are gone in the next one.
+TEST(Categories, WhatComesAgainAfterTwoBackwardPassesIsNotKept) {
+  HistoryBuilder train;
+  const StackId forward = train.stack({{"/app/generator.py", "forward"}});
+  const StackId other = train.stack({{"/app/discriminator.py", "forward"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});
+  for (Address i = 0; i < 6; ++i) {
+    train.alloc(0x10000 + 0x1000 * i, kBlock, forward);
+    if (i > 0) train.free(0x10000 + 0x1000 * (i - 1), kBlock);
+    for (int pass = 0; pass < 2; ++pass) {
+      train.alloc(0x2000, kBlock, other);
+      train.alloc(0x3000, kBlock, backward);
+      train.free(0x3000, kBlock);
+      train.free(0x2000, kBlock);
+    }
+  }
+  EXPECT_EQ(names(train).front(), "activations");
+}
+
 TEST(Categories, WhatLivesAtTheEndIsWhatItsStackMadeBefore) {
   HistoryBuilder train;
   const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});

@@ -238,6 +238,26 @@ TEST(OomMessages, OfWindowsTellFragmentationFromTooMuch) {
   EXPECT_EQ(cause("26.22 GiB"), "host_memory");
 }
 
+TEST(OomMessages, OfTheHostAreToldBesideThoseOfAGpu) {
+  const std::string log =
+      "DefaultCPUAllocator: can't allocate memory: you tried to allocate 67108864 bytes. Error code 12\n"
+      "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 8.00 GiB total capacity; 4.00 GiB already allocated; "
+      "3.50 "
+      "GiB free; 4.25 GiB reserved in total by PyTorch)";
+  const std::vector<OomMessage> messages = read_oom_messages(log, "log");
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(key_of(verdict_of(messages[0]).cause), "driver");
+  EXPECT_EQ(key_of(verdict_of(messages[1]).cause), "host_memory");
+}
+
+TEST(OomMessages, OfNcclNameTheDeviceOfTheirLine) {
+  const std::string log =
+      "node:1:2 [0] NCCL INFO group.cc:96 -> 3\nnode:3:4 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of "
+      "memory'\n"
+      "node:3:4 [3] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 1048576 bytes\n";
+  EXPECT_EQ(read_oom_messages(log, "log").front().device, 3);
+}
+
 TEST(OomMessages, SayWhichRankOrProcessWroteThem) {
   for (const Row& row : rows()) {
     if (row.expected.contains("rank")) {

@@ -452,6 +452,17 @@ child.join()
 """
 
 
+def test_after_an_error_of_another_kind_it_is_unknown_whether_a_program_fits(tmp_path: Path) -> None:
+    recovers = "import torch\ntry:\n    torch.ones(1 << 40, device='cuda')\nexcept torch.OutOfMemoryError:\n    {}\n"
+    done, report = simulate(tmp_path, recovers.format("pass") + "torch.ones(4, device='cuda')\nopen('/nonexistent')\n")
+    error = report["processes"][0]["torch"]["ended_by"]
+    assert (error["type"], error["may_be_of_memory"]) == ("FileNotFoundError", False)
+    assert "unknown: the program ended with an error of type FileNotFoundError" in done.stderr and "NO" not in done.stderr
+    done, report = simulate(tmp_path, recovers.format("open('/nonexistent')"))
+    assert report["processes"][0]["torch"]["ended_by"]["may_be_of_memory"]
+    assert "fits          NO: out of memory" in done.stderr
+
+
 def test_a_child_that_ran_out_of_memory_does_not_fit_though_its_parent_ended_well(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, FORKS.replace("torch.ones(4", "torch.ones(1 << 40"), fresh=True)
     assert done.returncode == 0 and [one["driver"]["exit_status"] for one in report["processes"]] == [1]

@@ -9,9 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "tools/analysis/phases.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
@@ -392,70 +394,6 @@ void settle_doubts(std::span<const Allocation> allocations, std::span<const Doub
   }
 }
 
-constexpr std::uint32_t kNoEvent = std::numeric_limits<std::uint32_t>::max();
-
-// When the phases of a program began. A run is events in a row that the same phase made, or none (Means::category).
-class Phases {
- public:
-  // `sees_others`: an event of no phase ends a run. Otherwise it may be one of a backward pass.
-  explicit Phases(bool sees_others) : sees_others_(sees_others) {}
-
-  void add(std::uint32_t event, Means phase) {
-    if (runs_.empty() || runs_.back().phase != phase) runs_.push_back({.begin = event, .last = event, .phase = phase});
-    runs_.back().last = event;
-    if (phase == last_ || (phase == Means::category && !sees_others_)) return;
-    last_ = phase;
-    begins_.push_back(event);
-    begins_of_[static_cast<std::size_t>(phase)].push_back(event);
-  }
-
-  void add_failure(std::uint32_t event) { failures_.push_back(event); }
-
-  // Returns the phase that the newest allocation before the event, or with it, was made in.
-  Means at(std::uint32_t event) const {
-    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
-    return next == runs_.begin() || event == kNoEvent ? Means::category : std::prev(next)->phase;
-  }
-  // Returns whether the event lies between a forward pass and its backward pass, where programs compute the loss.
-  bool is_between_passes(std::uint32_t event) const {
-    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
-    return next - runs_.begin() >= 2 && next != runs_.end() && next->phase == Means::backward &&
-           std::prev(next, 2)->phase == Means::forward;
-  }
-  // Returns the last event of the run of `event`.
-  std::uint32_t last_of_run_at(std::uint32_t event) const {
-    const auto next = std::ranges::upper_bound(runs_, event, {}, &Run::begin);
-    return next == runs_.begin() ? event : std::prev(next)->last;
-  }
-  // Returns the first event behind `event` at which memory ran out, or kNoEvent.
-  std::uint32_t next_failure(std::uint32_t event) const { return first_after(failures_, event); }
-  // Returns the event with which the first run of another phase than that of `event` begins, or kNoEvent.
-  std::uint32_t end_of_run_at(std::uint32_t event) const { return first_after(begins_, event); }
-  // Returns the event with which the first run of `phase` behind `event` begins, or kNoEvent.
-  std::uint32_t next(Means phase, std::uint32_t event) const {
-    return first_after(begins_of_[static_cast<std::size_t>(phase)], event);
-  }
-
- private:
-  struct Run {
-    std::uint32_t begin = 0;
-    std::uint32_t last = 0;  // event
-    Means phase = Means::category;
-  };
-
-  static std::uint32_t first_after(const std::vector<std::uint32_t>& begins, std::uint32_t event) {
-    const auto after = std::ranges::upper_bound(begins, event);
-    return after == begins.end() ? kNoEvent : *after;
-  }
-
-  const bool sees_others_;
-  Means last_ = Means::category;
-  std::vector<Run> runs_;
-  std::vector<std::uint32_t> failures_;
-  std::vector<std::uint32_t> begins_;
-  std::array<std::vector<std::uint32_t>, kPhases.size() + 1> begins_of_;  // by phase
-};
-
 // What PyTorch gives cuBLAS on most GPUs, CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8, once for each thread: autograd's has its own.
 constexpr std::uint64_t kBlasWorkspace = std::uint64_t{2 * 4096 + 8 * 16} << 10;
 
@@ -576,6 +514,7 @@ class Judgement {
   std::vector<Category> of(std::span<const Allocation> allocations, std::size_t stacks, std::vector<Doubt>& doubts) {
     std::vector<Category> categories = by_rules_and_lifetimes(allocations, stacks, doubts);
     find_gradients_of_bare_steps(allocations, categories);
+    let_go_of_what_comes_again(allocations, categories);
     return categories;
   }
 
@@ -610,6 +549,33 @@ class Judgement {
       if (temporary > lasting) categories[i] = Category::temporaries;
     }
     return categories;
+  }
+
+  // Of a line whose memory comes and goes, two backward passes of an iteration may use it, as a GAN's images. What is kept adds up.
+  void let_go_of_what_comes_again(std::span<const Allocation> allocations, std::vector<Category>& categories) {
+    std::map<StackId, std::vector<std::size_t>> by_stack;
+    for (std::size_t i = 0; i < allocations.size(); ++i) {
+      const bool is_made = allocations[i].begin != Allocation::kBefore && allocations[i].stack != 0;
+      if (categories[i] == Category::kept && is_made) by_stack[allocations[i].stack].push_back(i);
+    }
+    constexpr std::size_t kTimes = 2;  // as many come as are there at once
+    for (const auto& [stack, numbers] : by_stack) {
+      if (kTimes * most_at_once(allocations, numbers) > numbers.size()) continue;
+      for (const std::size_t i : numbers) categories[i] = Category::activations;
+    }
+  }
+
+  static std::size_t most_at_once(std::span<const Allocation> allocations, std::span<const std::size_t> numbers) {
+    std::vector<std::pair<std::uint32_t, int>> changes;
+    for (const std::size_t i : numbers) {
+      changes.emplace_back(allocations[i].begin, 1);
+      if (allocations[i].end != Allocation::kNever) changes.emplace_back(allocations[i].end, -1);
+    }
+    std::ranges::sort(changes);
+    int now = 0;
+    int most = 0;
+    for (const auto& [event, change] : changes) most = std::max(most, now += change);
+    return static_cast<std::size_t>(most);
   }
 
   // SGD allocates nothing in its step: gradients are then freed before anything else is allocated. They are what has the size of a

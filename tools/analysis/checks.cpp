@@ -74,6 +74,7 @@ CheckedFigures recorded_figures(const History& history, const DeviceHistory& dev
   const std::vector<Allocation> allocations = allocations_of(device);
   const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   CheckedFigures figures;
+  figures.earlier_bytes = earlier_bytes_of(allocations);
   HeldCursor cursor(device, allocations, blocks);
   const auto look = [&] {
     figures.peak_bytes = std::max(figures.peak_bytes, cursor.held().requested);

@@ -42,6 +42,7 @@ struct CheckedFigures {
   std::uint64_t leaked_bytes = 0;    // of the leak's limit
   std::uint64_t allocations = 0;     // that the history makes
   std::uint64_t ooms = 0;
+  std::uint64_t earlier_bytes = 0;  // that were allocated when the history begins: what was before is not known
 };
 
 using CheckedNumber = std::variant<std::uint64_t, double>;  // bytes or a count; a part

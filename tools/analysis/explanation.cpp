@@ -318,6 +318,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
                                                         : PeakKind::allocated_peak;
   explanation.peak = *find_peak(device, allocations, blocks, kind);
   const Peak& peak = explanation.peak;
+  explanation.earlier_bytes = earlier_bytes_of(allocations);
   explanation.peak_reserved_bytes = find_peak(device, allocations, blocks, PeakKind::reserved_peak)->held.reserved;
   evidence.reserved_bytes = peak.held.reserved;
   evidence.most_reserved_bytes = explanation.peak_reserved_bytes;
@@ -417,6 +418,9 @@ std::string figures_text(const Explanation& one) {
   const Held& held = one.peak.held;
   std::string text;
   if (one.events > 0) text += labelled_line(heading_of(one), moment_text(one));
+  if (one.events > 0 && one.earlier_bytes > 0)
+    text += labelled_line("history begins", fmt::format("with {} allocated: what was before is not known",
+                                                        format_bytes(one.earlier_bytes)));
   if (held.reserved > 0) {
     text += labelled_line("reserved", fmt::format("{}, at the most {}", format_bytes(held.reserved),
                                                   format_bytes(std::max(one.peak_reserved_bytes, held.reserved))));

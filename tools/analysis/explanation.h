@@ -81,6 +81,7 @@ struct Explanation {
   std::int64_t since_begin_us = 0;        // of the peak
   std::string at;                         // the line that made the last request; "" where it is not known
   std::uint64_t peak_reserved_bytes = 0;  // of the whole history
+  std::uint64_t earlier_bytes = 0;        // that were allocated when the history begins
   Evidence evidence;
   Cause cause = Cause::none;
   std::string text;  // of the cause, one sentence

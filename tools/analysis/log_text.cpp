@@ -152,13 +152,12 @@ std::string unescaped(std::string_view text) {
 
 // Web pages write entities, and Chinese and Japanese text has punctuation of its own.
 std::string without_entities(std::string text) {
-  constexpr std::array kSigns = {std::pair{"&nbsp;"sv, " "sv},      std::pair{"&gt;"sv, ">"sv},
-                                 std::pair{"&lt;"sv, "<"sv},        std::pair{"&quot;"sv, "\""sv},
-                                 std::pair{"&#39;"sv, "'"sv},       std::pair{"&#x27;"sv, "'"sv},
-                                 std::pair{"&amp;"sv, "&"sv},       std::pair{"\xe3\x80\x82"sv, "."sv},
-                                 std::pair{"\xef\xbc\x88"sv, "("sv}, std::pair{"\xef\xbc\x89"sv, ")"sv},
-                                 std::pair{"\xef\xbc\x8c"sv, ","sv}, std::pair{"\xef\xbc\x9a"sv, ":"sv},
-                                 std::pair{"\xef\xbc\x9b"sv, ";"sv}};
+  constexpr std::array kSigns = {
+      std::pair{"&nbsp;"sv, " "sv},       std::pair{"&gt;"sv, ">"sv},         std::pair{"&lt;"sv, "<"sv},
+      std::pair{"&quot;"sv, "\""sv},      std::pair{"&#39;"sv, "'"sv},        std::pair{"&#x27;"sv, "'"sv},
+      std::pair{"&amp;"sv, "&"sv},        std::pair{"\xe3\x80\x82"sv, "."sv}, std::pair{"\xef\xbc\x88"sv, "("sv},
+      std::pair{"\xef\xbc\x89"sv, ")"sv}, std::pair{"\xef\xbc\x8c"sv, ","sv}, std::pair{"\xef\xbc\x9a"sv, ":"sv},
+      std::pair{"\xef\xbc\x9b"sv, ";"sv}};
   if (text.find_first_of("&\xe3\xef") == std::string::npos) return text;
   std::string out;
   out.reserve(text.size());
@@ -299,7 +298,8 @@ std::size_t blank_length(std::string_view text) {
 
 }  // namespace
 
-LogText::LogText(std::string_view bytes) : text_(without_colors(without_entities(unescaped(without_docker_lines(decoded(bytes)))))) {
+LogText::LogText(std::string_view bytes)
+    : text_(without_colors(without_entities(unescaped(without_docker_lines(decoded(bytes)))))) {
   for (std::size_t at = text_.find("\r\n"); at != std::string::npos; at = text_.find("\r\n", at + 1)) text_[at] = ' ';
   std::ranges::replace(text_, '\r', '\n');
   squeezed_.reserve(text_.size());

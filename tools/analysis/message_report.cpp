@@ -125,8 +125,7 @@ MaybeVerdict metal_limit(const OomMessage& message) {
   const std::string of =
       fmt::format("{} are in use of the {} that PyTorch allows itself (PYTORCH_MPS_HIGH_WATERMARK_RATIO)", held,
                   shown(message.allowed_bytes));
-  const bool is_beside = *message.beside_bytes >= std::max(kUsualContext, message.requested_bytes.value_or(0)) &&
-                         *message.beside_bytes >= *message.allocated_bytes / kTimes;
+  const bool is_beside = *message.beside_bytes >= *message.allocated_bytes;
   return verdict(message, is_beside ? Cause::outside : Cause::limit, of);
 }
 
@@ -209,6 +208,21 @@ std::uint64_t sum_of(const std::vector<Holder>& holders) {
   return bytes;
 }
 
+// What is allocated, without the free blocks of private pools.
+std::uint64_t live_bytes(const OomMessage& message) {
+  const std::uint64_t allocated = message.allocated_bytes.value_or(0);
+  return allocated - std::min(allocated, message.private_bytes.value_or(0));
+}
+
+// Of a message whose cause is another: that what PyTorch caches would have been enough, or "".
+std::string cached_text(const OomMessage& message) {
+  const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
+  const std::uint64_t bytes = unallocated + message.private_bytes.value_or(0);
+  if (!message.requested_bytes || !would_serve(message, bytes)) return "";
+  return fmt::format("; the {} that PyTorch caches {} would have served it, too", shown(bytes),
+                     bytes > unallocated ? "between live blocks and in private pools" : "between live blocks");
+}
+
 // Whether others hold so much more than these bytes that they are the cause.
 bool is_little_beside_others(const OomMessage& message, std::uint64_t bytes) {
   const std::vector<Holder> holders = holders_of(message);
@@ -252,7 +266,7 @@ MaybeVerdict host_memory(const OomMessage& message) {
   const bool fits = message.requested_bytes && message.allocated_bytes <= message.total_bytes;
   const MaybeVerdict in_cache = fits ? cached(message) : std::nullopt;
   if (in_cache) return MessageVerdict{.cause = in_cache->cause, .text = in_cache->text + "; " + taken};
-  return verdict(message, Cause::host_memory, taken + ", and gave no more");
+  return verdict(message, Cause::host_memory, taken + ", and gave no more" + cached_text(message));
 }
 
 MaybeVerdict limited(const OomMessage& message) {
@@ -266,8 +280,8 @@ MaybeVerdict limited(const OomMessage& message) {
   const std::string free =
       message.free_bytes ? fmt::format("the device had {} free, but ", shown(message.free_bytes)) : "";
   return verdict(message, Cause::limit,
-                 fmt::format("{}the program may not take them: a limit was set of {}, of which it holds {}", free,
-                             shown(message.allowed_bytes), held));
+                 fmt::format("{}the program may not take them: a limit was set of {}, of which it holds {}{}", free,
+                             shown(message.allowed_bytes), held, cached_text(message)));
 }
 
 MaybeVerdict holder(const OomMessage& message) {
@@ -275,13 +289,9 @@ MaybeVerdict holder(const OomMessage& message) {
   if (holders.empty()) return std::nullopt;
   const Holder& largest = holders.front();
   if (!would_serve(message, sum_of(holders)) || !is_worth_naming(message, sum_of(holders))) return std::nullopt;
-  const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
-  const std::uint64_t live = message.allocated_bytes.value_or(0);
-  std::string beside;
-  if (live / kTimes >= largest.bytes) beside += fmt::format(", beside {} of live memory", shown(live));
-  if (message.requested_bytes && would_serve(message, unallocated))
-    beside +=
-        fmt::format("; the {} that PyTorch caches between live blocks would have served it, too", shown(unallocated));
+  const std::uint64_t live = live_bytes(message);
+  std::string beside = live / kTimes >= largest.bytes ? fmt::format(", beside {} of live memory", shown(live)) : "";
+  beside += cached_text(message);
   if (message.requested_bytes && message.free_bytes >= segment_bytes(message))
     beside += fmt::format("; after the failure {} were free", shown(message.free_bytes));
   const std::string bytes = shown(largest.bytes);
@@ -310,13 +320,16 @@ MaybeVerdict too_large(const OomMessage& message) {
       sum(message.allocated_bytes, message.requested_bytes) <= static_cast<double>(*message.total_bytes);
   if (!message.free_bytes && fits_beside) return std::nullopt;
   const std::uint64_t in_pools = message.private_bytes.value_or(0);
-  const std::uint64_t live = *message.allocated_bytes - std::min(*message.allocated_bytes, in_pools);
+  const std::uint64_t live = live_bytes(message);
   const std::uint64_t own = own_bytes(message).value_or(*message.allocated_bytes);
   const std::uint64_t in_torch = std::min(message.reserved_bytes.value_or(own), own);
   const std::uint64_t outside = own - in_torch + other_bytes(message) + unnamed_bytes(message).value_or(0);
-  std::string why = fmt::format(
-      "{} of live memory{} and the request do not fit into the {} of the device together", shown(live),
-      outside > 0 ? fmt::format(", {} held outside of PyTorch", shown(outside)) : "", shown(message.total_bytes));
+  std::string why =
+      fmt::format("{} of live memory{} and the request do not fit into the {} of the device together", shown(live),
+                  outside > 0 ? fmt::format(", {} held outside of PyTorch{}", shown(outside),
+                                            message.framework == kAsyncAllocator ? " or cached in CUDA's own pool" : "")
+                              : "",
+                  shown(message.total_bytes));
   const std::uint64_t cached = message.unallocated_bytes.value_or(0) + in_pools;
   if (cached > 0 && sum(cached, message.free_bytes) >= sum(message.requested_bytes, 0))
     why = fmt::format("{} of the {} of the device are live{}; the {} that PyTorch caches besides lie in smaller pieces",
@@ -422,7 +435,10 @@ MessageVerdict verdict_of(const OomMessage& message) {
     if (auto one = proves(message)) return *one;
   }
   if (!message.requested_bytes) return without_request(message);
-  if (message.is_cut) return unknown(message);
+  if (message.is_cut) {
+    const bool names_others = message.process_bytes && !message.other_processes.empty();
+    return names_others ? holder(message).value_or(unknown(message)) : unknown(message);
+  }
   for (const auto proves : {refused, cached, limited, pool_in_pieces, holder, refused_with_free, too_large}) {
     if (auto one = proves(message)) return *one;
   }

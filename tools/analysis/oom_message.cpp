@@ -219,6 +219,7 @@ struct Form {
   std::string_view device = "";   // the words before the device's number
   std::array<Field, 5> fields = {};
   bool is_of_torch = false;
+  bool stands_alone = true;  // where PyTorch's caching allocator has a message, it says nothing more
 };
 
 constexpr Field behind(std::string_view words, Figure figure) { return {words, FigureSide::behind, figure, false}; }
@@ -266,34 +267,6 @@ std::string_view around(std::string_view text, std::size_t at, std::size_t back,
   return text.substr(begin, at - begin + ahead);
 }
 
-// TensorFlow tells the shape and the type of a tensor instead of its bytes: "shape[16,112,112,147] and type float".
-std::optional<std::uint64_t> bytes_of_shape(std::string_view text) {
-  struct Type {
-    std::string_view name;
-    double bytes = 0;
-  };
-  constexpr std::array kTypes = {Type{"float", 4},      Type{"double", 8}, Type{"half", 2},   Type{"bfloat16", 2},
-                                 Type{"int32", 4},      Type{"int64", 8},  Type{"uint8", 1},  Type{"int8", 1},
-                                 Type{"bool", 1},       Type{"int16", 2},  Type{"uint16", 2}, Type{"complex64", 8},
-                                 Type{"complex128", 16}};
-  constexpr std::string_view kShape = "withshape[";
-  constexpr std::string_view kType = "]andtype";
-  const std::size_t begin = text.find(kShape);
-  const std::size_t end = begin == kNpos ? kNpos : text.find(']', begin);
-  if (end == kNpos || !text.substr(end).starts_with(kType)) return std::nullopt;
-  const std::string_view type = text.substr(end + kType.size());
-  const auto found = std::ranges::find_if(kTypes, [&](const Type& one) { return type.starts_with(one.name); });
-  if (found == kTypes.end()) return std::nullopt;
-  double bytes = found->bytes;
-  for (std::size_t at = begin + kShape.size(); at < end; ++at) {
-    const auto length = integer_at(text.substr(at));
-    if (!length) return std::nullopt;
-    bytes *= static_cast<double>(*length);
-    at = std::min(text.find_first_of(",]", at), end);
-  }
-  return bytes_of(bytes, 0);
-}
-
 // The allocator of TensorFlow and XLA prints these before it fails: "Limit: 68719476736 InUse: 4294967296".
 void read_bfc_statistics(OomMessage& message, std::string_view text) {
   constexpr std::string_view kLimit = "Limit:";
@@ -307,21 +280,6 @@ void read_bfc_statistics(OomMessage& message, std::string_view text) {
   if (!limit || !used) return;
   message.allowed_bytes = limit;
   message.allocated_bytes = used;
-}
-
-// Reads two sizes with `between` between them: "21.95G of 15.48G", "5.60/23.64GiB". The first may lack its unit, which is the second's.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view text, std::string_view between) {
-  const auto first = size_at(text);
-  if (!first || !text.substr(first->length).starts_with(between)) return std::nullopt;
-  const std::string_view rest = text.substr(first->length + between.size());
-  const auto second = size_at(rest);
-  if (!second) return std::nullopt;
-  const std::string_view number = text.substr(0, first->length);
-  if (!is_digit(number.back())) return std::pair(first->bytes, second->bytes);
-  const std::size_t unit = rest.substr(0, second->length).find_first_not_of("0123456789.,");
-  const auto with_unit =
-      size_at(std::string(number) + std::string(unit == kNpos ? "" : rest.substr(unit, second->length - unit)));
-  return std::pair(with_unit ? with_unit->bytes : first->bytes, second->bytes);
 }
 
 void read_two(OomMessage& message, std::string_view text, std::string_view words, std::string_view between,
@@ -347,65 +305,102 @@ std::optional<std::uint64_t> number_after(std::string_view text, std::string_vie
   return at == kNpos ? std::nullopt : integer_at(text.substr(at + words.size()));
 }
 
-// Reads what a table of words and figures cannot say.
+std::optional<std::uint64_t> size_after(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  const auto size = at == kNpos ? std::nullopt : size_at(text.substr(at + words.size()));
+  return size ? std::optional(size->bytes) : std::nullopt;
+}
+
+// What a table of words and figures cannot say, by program. `text` begins with the words of the form.
+
+void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view text) {
+  if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
+  if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
+  const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
+  const bool is_of_jax = extent.text.find("jaxlib") != kNpos || extent.text.find("external/org_tensorflow") != kNpos;
+  if (!is_named || is_of_jax) message.framework = "JAX";
+}
+
+void read_xla(OomMessage& message, const Extent& extent, std::string_view text) {
+  const bool is_of_space = text.starts_with("Attemptingtoreserve");
+  if (is_of_space && message.free_bytes && message.free_bytes < message.requested_bytes) message.words = kNoMemory;
+  if (message.says == Says::too_large)
+    read_two(message, text, "Used", "of", &OomMessage::requested_bytes, &OomMessage::total_bytes);
+  if (const auto planned = size_after(text, "totalallocation:"))
+    message.words += fmt::format("; the compiled program plans {} in all", format_bytes(*planned));
+  message.framework = program_of_xla(extent.text);
+}
+
+void read_vllm(OomMessage& message, const Extent& extent, std::string_view text) {
+  read_two(message, text, "(", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
+  const std::size_t wanted = text.find(',', text.find("memoryutilization("));
+  if (const auto size = wanted == kNpos ? std::nullopt : size_at(text.substr(wanted + 1)))
+    message.requested_bytes = size->bytes;
+  if (text.starts_with("Freememory") && message.requested_bytes > message.free_bytes)
+    message.words +=
+        fmt::format(": {} less than it wants", format_bytes(*message.requested_bytes - *message.free_bytes));
+  const auto wanted_tokens = number_after(around(extent.text, extent.begin, kNearby, 0), "maxseqlen(");
+  const auto stored_tokens = number_after(text, "KVcache(");
+  if (wanted_tokens && stored_tokens)
+    message.words += fmt::format(": {} tokens, and {} fit", *wanted_tokens, *stored_tokens);
+  else if (const auto fitting = number_after(text, "estimatedmaximummodellengthis"))
+    message.words += fmt::format("; {} tokens would fit", *fitting);
+}
+
+void read_cuda_jl(OomMessage& message, std::string_view text) {
+  read_two(message, text, "%(", "/", &OomMessage::allocated_bytes, &OomMessage::total_bytes);
+  if (message.total_bytes && message.allocated_bytes)
+    message.free_bytes = *message.total_bytes - std::min(*message.total_bytes, *message.allocated_bytes);
+  message.allocated_bytes.reset();  // of the whole device, not of this program
+}
+
+// "on GPU 1, 23.41GB memory has been allocated", of all processes.
+void read_paddle(OomMessage& message, std::string_view text) {
+  constexpr std::string_view kOn = "memoryonGPU";
+  const std::size_t on = text.find(kOn);
+  const std::size_t comma = on == kNpos ? kNpos : text.find_first_not_of("0123456789", on + kOn.size());
+  const auto used = comma == kNpos || text[comma] != ',' ? std::nullopt : size_at(text.substr(comma + 1));
+  if (used && used->has_unit && message.free_bytes) message.total_bytes = used->bytes + *message.free_bytes;
+}
+
+// Adds to the words what programs tell of the host's memory, or of what they did then.
+void read_asides(OomMessage& message, std::string_view text) {
+  if (message.framework == "Ollama") {
+    if (const auto available = size_after(text, "isavailable("))
+      message.words += fmt::format("; {} were available", format_bytes(*available));
+  } else if (message.framework == "Linux") {
+    const auto process = number_after(text, "Killedprocess");
+    const auto resident = size_after(text, "anon-rss:");
+    if (process && resident)
+      message.words +=
+          fmt::format("; the kernel ended process {}, which had {} of it", *process, format_bytes(*resident));
+  } else if (message.framework == "llama.cpp" && text.find("retryingwithout") != kNpos) {
+    message.words += "; llama.cpp then tried again, with less";
+  } else if (message.words == kArena) {
+    const auto left = size_after(text, "Availablememoryof");
+    message.words = fmt::format("the limit of its arena leaves {}: gpu_mem_limit, or that of an arena of the host",
+                                left ? format_bytes(*left) : "less");
+  }
+}
+
 void read_more(OomMessage& message, const Extent& extent) {
   const std::string_view text = extent.text.substr(extent.begin);
   if (message.framework == "TensorFlow") {
-    if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
-    if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
-    const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
-    if (!is_named || extent.text.find("jaxlib") != kNpos) message.framework = "JAX";
+    read_tensorflow(message, extent, text);
   } else if (message.framework == "RMM") {
     read_two(message, text, "trysize=", ",", &OomMessage::reserved_bytes, &OomMessage::allowed_bytes);
   } else if (message.framework == "CuPy" && text.starts_with("outofmemorytoallocate") && message.reserved_bytes) {
     *message.reserved_bytes -= std::min(*message.reserved_bytes, message.requested_bytes.value_or(0));
-  } else if (message.words == kArena) {
-    const auto left = size_at(text.substr(std::string_view("Availablememoryof").size()));
-    message.words = fmt::format("the limit of its arena leaves {}: gpu_mem_limit, or that of an arena of the host",
-                                left ? format_bytes(left->bytes) : "less");
   } else if (message.framework == "vLLM") {
-    read_two(message, text, "(", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
-    const std::size_t wanted = text.find(',', text.find("memoryutilization("));
-    if (const auto size = wanted == kNpos ? std::nullopt : size_at(text.substr(wanted + 1)))
-      message.requested_bytes = size->bytes;
-    if (text.starts_with("Freememory") && message.requested_bytes > message.free_bytes)
-      message.words +=
-          fmt::format(": {} less than it wants", format_bytes(*message.requested_bytes - *message.free_bytes));
-    const auto wanted_tokens = number_after(around(extent.text, extent.begin, kNearby, 0), "maxseqlen(");
-    const auto stored_tokens = number_after(text, "KVcache(");
-    if (wanted_tokens && stored_tokens)
-      message.words += fmt::format(": {} tokens, and {} fit", *wanted_tokens, *stored_tokens);
-  } else if (message.framework == "Ollama") {
-    const std::size_t available = text.find("isavailable(");
-    const auto size = available == kNpos ? std::nullopt : size_at(text.substr(available + 12));
-    if (size) message.words += fmt::format("; {} were available", format_bytes(size->bytes));
-  } else if (message.framework == "Linux") {
-    const auto process = number_after(text, "Killedprocess");
-    const std::size_t resident = text.find("anon-rss:");
-    const auto size = resident == kNpos ? std::nullopt : size_at(text.substr(resident + 9));
-    if (process && size)
-      message.words +=
-          fmt::format("; the kernel ended process {}, which had {} of it", *process, format_bytes(size->bytes));
-  } else if (message.framework == "llama.cpp") {
-    if (text.find("retryingwithout") != kNpos) message.words += "; llama.cpp then tried again, with less";
+    read_vllm(message, extent, text);
   } else if (message.framework == "CUDA.jl") {
-    read_two(message, text, "%(", "/", &OomMessage::allocated_bytes, &OomMessage::total_bytes);
-    if (message.total_bytes && message.allocated_bytes)
-      message.free_bytes = *message.total_bytes - std::min(*message.total_bytes, *message.allocated_bytes);
-    message.allocated_bytes.reset();  // of the whole device, not of this program
+    read_cuda_jl(message, text);
   } else if (message.framework == "PaddlePaddle") {
-    // "on GPU 1, 23.41GB memory has been allocated", of all processes.
-    constexpr std::string_view kOn = "memoryonGPU";
-    const std::size_t on = text.find(kOn);
-    const std::size_t comma = on == kNpos ? kNpos : text.find_first_not_of("0123456789", on + kOn.size());
-    const auto used = comma == kNpos || text[comma] != ',' ? std::nullopt : size_at(text.substr(comma + 1));
-    if (used && used->has_unit && message.free_bytes) message.total_bytes = used->bytes + *message.free_bytes;
-  } else if (message.framework == "JAX" && text.starts_with("Attemptingtoreserve")) {
-    if (message.free_bytes && message.free_bytes < message.requested_bytes) message.words = kNoMemory;
+    read_paddle(message, text);
+  } else {
+    read_asides(message, text);
   }
-  if (message.framework == "JAX" && message.says == Says::too_large)
-    read_two(message, text, "Used", "of", &OomMessage::requested_bytes, &OomMessage::total_bytes);
-  if (message.framework == "JAX") message.framework = program_of_xla(extent.text);
+  if (message.framework == "JAX") read_xla(message, extent, text);
 }
 
 bool has_any(std::string_view text, std::span<const std::string_view> words) {
@@ -459,12 +454,11 @@ std::optional<int> device_of(const Form& form, std::string_view text, std::size_
   return std::nullopt;
 }
 
-// Returns the number before NCCL's words: "node:392:494 [2] enqueue.cc:43 NCCL WARN …".
-std::optional<int> device_of_nccl(std::string_view text, std::size_t at) {
-  const std::string_view before = around(text, at, kNearby, 1);
-  const std::size_t warning = before.rfind("NCCLWARN");
-  const std::size_t begin = warning == kNpos ? kNpos : before.rfind('[', warning);
-  const auto number = begin == kNpos ? std::nullopt : integer_at(before.substr(begin + 1));
+// Returns the number in a line of NCCL's, with its white space or without: "node:392:494 [2] enqueue.cc:43 NCCL WARN …".
+std::optional<int> device_of_nccl(std::string_view line) {
+  const std::size_t warning = std::min(line.rfind("NCCL WARN"), line.rfind("NCCLWARN"));
+  const std::size_t begin = warning == kNpos ? kNpos : line.rfind('[', warning);
+  const auto number = begin == kNpos ? std::nullopt : integer_at(line.substr(begin + 1));
   return number && *number < kMostDevices ? std::optional(static_cast<int>(*number)) : std::nullopt;
 }
 
@@ -479,13 +473,15 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   message.says = form.says;
   message.words = form.meaning;
   read_fields(message, extent, form.fields);
-  set_device(message, form.framework == "NCCL" ? device_of_nccl(text, at) : device_of(form, text, at));
+  set_device(message, device_of(form, text, at));
   if (message.framework == "TensorFlow" || message.framework == "JAX")
     read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
   read_more(message, extent);
   if (form.says == Says::outside && is_of_pinned_memory(text, at)) {
     message.says = Says::pinned;
     message.words = std::string(kPinned) + "; PyTorch rounds each pinned request up to a power of two";
+    if (around(text, at, 0, kReach).find("asynchronouslyreported") != kNpos)
+      message.words += "; by the calls that led to it, of which the message says that they may be wrong";
   } else if (form.meaning == kCudaItself && form.framework == "CUDA" && is_own_request(text, at)) {
     message.says = Says::nothing;
     message.words = kNoMemory;
@@ -586,12 +582,16 @@ class Found {
 // A message whose beginning is missing says nothing of the request.
 void find_torch_messages_without_begin(const LogText& log, Found& found) {
   const std::string_view text = log.squeezed();
-  for (const std::string_view words : {"hasatotalcapacityof"sv, "hasatotalcapactyof"sv}) {
+  constexpr std::size_t kBack = 24;  // "(GPU 0; 15.75 GiB"
+  for (const std::string_view words : {"hasatotalcapacityof"sv, "hasatotalcapactyof"sv, "totalcapacity;"sv}) {
     for (std::size_t at = text.find(words); at != kNpos; at = text.find(words, at + 1)) {
       OomMessage message;
-      const Extent extent = {.text = text.substr(at, end_of_message(text, at, words) - at), .begin = 0};
-      const std::size_t gpu = around(text, at, 6, 0).rfind("GPU");
-      if (gpu != kNpos) set_device(message, device_at(around(text, at, 6, 0).substr(gpu)));
+      const std::string_view before = around(text, at, kBack, 0);
+      const std::size_t gpu = before.rfind("GPU");
+      if (gpu == kNpos) continue;
+      const std::size_t begin = at - before.size() + gpu;
+      const Extent extent = {.text = text.substr(begin, end_of_message(text, at, words) - begin), .begin = 0};
+      set_device(message, device_at(before.substr(gpu)));
       message.other_processes = processes_in(extent.text);
       read_fields(message, extent, kTorchFields);
       found.add(std::move(message), log, at);
@@ -621,7 +621,14 @@ void find_form(const Form& form, const LogText& log, Found& found) {
     last.emplace_back(std::move(source), at);
     if (last.size() > kMostMessages) last.erase(last.begin());
   }
-  for (const auto& [source, at] : last) found.add(message_of(form, text, at), log, at);
+  for (const auto& [source, at] : last) {
+    OomMessage message = message_of(form, text, at);
+    if (form.framework == "NCCL") {
+      const auto of_line = device_of_nccl(log.line_of(at));
+      set_device(message, of_line ? of_line : device_of_nccl(around(text, at, kNearby, 1)));
+    }
+    found.add(std::move(message), log, at);
+  }
 }
 
 }  // namespace
@@ -631,8 +638,9 @@ std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view
   Found found;
   find_torch_messages(text, found);
   if (found.empty()) find_torch_messages_without_begin(text, found);
+  const bool has_torch = !found.empty();
   for (const Form& form : kForms) {
-    if (!found.empty()) break;
+    if (has_torch ? form.stands_alone : !found.empty()) continue;
     find_form(form, text, found);
   }
   CACHALOT_REQUIRE(!found.empty(), "{}: no message that memory ran out", path);

@@ -94,10 +94,52 @@ std::optional<std::uint64_t> size_before(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view text, std::string_view between) {
+  const auto first = size_at(text);
+  if (!first || !text.substr(first->length).starts_with(between)) return std::nullopt;
+  const std::string_view rest = text.substr(first->length + between.size());
+  const auto second = size_at(rest);
+  if (!second) return std::nullopt;
+  const std::string_view number = text.substr(0, first->length);
+  if (!is_digit(number.back())) return std::pair(first->bytes, second->bytes);
+  const std::size_t unit = rest.substr(0, second->length).find_first_not_of("0123456789.,");
+  const auto with_unit =
+      size_at(std::string(number) +
+              std::string(unit == std::string_view::npos ? "" : rest.substr(unit, second->length - unit)));
+  return std::pair(with_unit ? with_unit->bytes : first->bytes, second->bytes);
+}
+
 std::optional<std::uint64_t> integer_at(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+std::optional<std::uint64_t> bytes_of_shape(std::string_view text) {
+  struct Type {
+    std::string_view name;
+    double bytes = 0;
+  };
+  constexpr std::array kTypes = {Type{"float", 4},      Type{"double", 8}, Type{"half", 2},   Type{"bfloat16", 2},
+                                 Type{"int32", 4},      Type{"int64", 8},  Type{"uint8", 1},  Type{"int8", 1},
+                                 Type{"bool", 1},       Type{"int16", 2},  Type{"uint16", 2}, Type{"complex64", 8},
+                                 Type{"complex128", 16}};
+  constexpr std::string_view kShape = "withshape[";
+  constexpr std::string_view kType = "]andtype";
+  const std::size_t begin = text.find(kShape);
+  const std::size_t end = begin == std::string_view::npos ? std::string_view::npos : text.find(']', begin);
+  if (end == std::string_view::npos || !text.substr(end).starts_with(kType)) return std::nullopt;
+  const std::string_view type = text.substr(end + kType.size());
+  const auto found = std::ranges::find_if(kTypes, [&](const Type& one) { return type.starts_with(one.name); });
+  if (found == kTypes.end()) return std::nullopt;
+  double bytes = found->bytes;
+  for (std::size_t at = begin + kShape.size(); at < end; ++at) {
+    const auto length = integer_at(text.substr(at));
+    if (!length) return std::nullopt;
+    bytes *= static_cast<double>(*length);
+    at = std::min(text.find_first_of(",]", at), end);
+  }
+  return bytes_of(bytes, 0);
 }
 
 }  // namespace cachalot::tools

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace cachalot::tools {
 
@@ -23,7 +24,14 @@ std::optional<std::uint64_t> size_before(std::string_view text);
 // Reads the whole number that the text begins with.
 std::optional<std::uint64_t> integer_at(std::string_view text);
 
-// Returns the number times 1024 for each step, at most 10^18.
+// Returns the number times 1024 for each step, at most what 64 bits hold.
 std::uint64_t bytes_of(double number, int steps);
+
+// Reads two sizes with `between` between them: "21.95G of 15.48G", "5.60/23.64GiB". The first may lack its unit, which is the second's.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view text, std::string_view between);
+
+// Returns the bytes of a tensor as TensorFlow tells it, by shape and type: "with shape[16,112,112,147] and type float", without white
+// space.
+std::optional<std::uint64_t> bytes_of_shape(std::string_view text);
 
 }  // namespace cachalot::tools

@@ -66,6 +66,7 @@ nlohmann::ordered_json json_of(const Check& check) {
                        {"fragmentation", device.figures.fragmentation},
                        {"allocations", device.figures.allocations},
                        {"ooms", device.figures.ooms},
+                       {"earlier_bytes", device.figures.earlier_bytes},
                        {"rules", std::move(rules)}});
   }
   nlohmann::ordered_json policy = nullptr;
@@ -176,6 +177,10 @@ class CheckCommand : public Command {
         if (!github_) text += line_of(check, device, rule, style);
         if (github_ && !rule.holds) text += annotation_of(check, device, rule);
       }
+      if (!github_ && device.figures.earlier_bytes > 0)
+        text +=
+            fmt::format("note    {}: device {}: the history begins with {} allocated: what was before is not checked\n",
+                        Printable{check.path}, device.device, format_bytes(device.figures.earlier_bytes));
     }
     return text;
   }

@@ -236,6 +236,12 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
   return trace;
 }
 
+std::uint64_t earlier_bytes_of(std::span<const Allocation> allocations) {
+  std::uint64_t bytes = 0;
+  for (const Allocation& one : allocations) bytes += one.begin == Allocation::kBefore ? one.bytes : 0;
+  return bytes;
+}
+
 bool has_trace(const DeviceHistory& device) {
   const auto is_of_a_trace = [](const HistoryEvent& event) { return event.action == Action::alloc || is_free(event); };
   const auto is_live = [](const HistoryBlock& block) { return block.state == HistoryBlock::State::allocated; };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,9 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
 
 // Returns a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
 std::vector<Trace> traces_of(const History& history);
+
+// Returns the bytes of the allocations that were there when the history begins.
+std::uint64_t earlier_bytes_of(std::span<const Allocation> allocations);
 
 // Returns whether the device has something to replay: an allocation, a free, or blocks that are older than its history.
 bool has_trace(const DeviceHistory& device);

@@ -73,12 +73,24 @@ def error_of_program() -> dict[str, Any] | None:
     if kind is None:
         return None
     error = getattr(sys, "last_value", None)
+    told = {"type": kind.__name__, "may_be_of_memory": may_be_of_memory(error)}
     if isinstance(error, SyntaxError) and error.filename:
-        return {"type": kind.__name__, "at": f"{short_path(error.filename)}:{error.lineno}"}
+        return told | {"at": f"{short_path(error.filename)}:{error.lineno}"}
     frames = [{"filename": frame.filename, "line": frame.lineno, "name": frame.name}
               for frame in traceback.extract_tb(getattr(sys, "last_traceback", None))]
     frame = innermost_own(frames[::-1])
-    return {"type": kind.__name__, "at": f"{short_path(frame['filename'])}:{frame['line']}" if frame else None}
+    return told | {"at": f"{short_path(frame['filename'])}:{frame['line']}" if frame else None}
+
+
+def may_be_of_memory(error: BaseException | None) -> bool:
+    """Whether the error, or one that it came of, may say that memory ran out: libraries of CUDA raise RuntimeError in many words."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, (RuntimeError, MemoryError)) or "memory" in str(error):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Imports(importlib.abc.MetaPathFinder):

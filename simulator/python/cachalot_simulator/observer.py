@@ -14,7 +14,7 @@ from typing import Any
 
 from cachalot_simulator.attribution import Attribution, by_kind, by_module
 from cachalot_simulator.compute import start_computing
-from cachalot_simulator.ending import Ending
+from cachalot_simulator.ending import Ending, error_of_program
 from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History, path_for, write_trace
 from cachalot_simulator.owners import Owners
 from cachalot_simulator.places import frames_of, origin_of, place_of, place_of_frame
@@ -64,7 +64,8 @@ def write(torch: Any, history: History, owners: Owners, computing: Any) -> None:
             write_trace(path_for(TRACE, device), trace)
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
         json.dump({"torch": torch.__version__, "architectures": torch.cuda.get_arch_list(),
-                   "allocator": allocator_of(torch, snapshot), "devices": devices, "values": values(computing)}, file)
+                   "allocator": allocator_of(torch, snapshot), "devices": devices, "values": values(computing),
+                   "ended_by": error_of_program()}, file)
 
 
 def values(computing: Any) -> dict[str, Any] | None:

@@ -103,7 +103,7 @@ BUGS = [
     Bug("a cache takes a block of another device", "allocator/c_api.cpp",
         "if (block == nullptr || BlockSlab::owner_of(*block) != device) [[unlikely]]", "if (block == nullptr) [[unlikely]]",
         ("c_api",)),
-    Bug("a thousand devices", "allocator/c_api.cpp",
+    Bug("a thousand devices", "simulator/device/simulated_devices.cpp",
         "count && *count >= 1 && *count <= kMaxDevices", "count && *count >= 1",
         ("c_api",)),
     # --- pool
