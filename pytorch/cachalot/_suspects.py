@@ -31,6 +31,7 @@ from ._leaks import Suspect, is_of_library, shown
 
 _DEEPEST = 12  # references from a tensor up to a name
 _MOST_NODES = 20_000  # objects looked at for one leak
+_MANY_NODES = 400  # for which the garbage collector's own search takes longer than one in Python
 _MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
@@ -104,6 +105,7 @@ class _Name:
 class _Search:
     def __init__(self) -> None:
         self._locals = _local_names()
+        self._passed_over = _parts_of_uncaught()
         self._tensors = [_Node(tensor, address) for tensor, address in _cuda_tensors()]
 
     def suspects(self, addresses: set[int]) -> list[Suspect]:
@@ -167,7 +169,7 @@ class _Search:
     def _names(self, tensors: list[_Node]) -> list[_Name]:
         """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
         names: list[_Name] = []
-        ascent = _Ascent(tensors)
+        ascent = _Ascent(tensors, self._passed_over)
         for node in tensors:  # a variable may name one, and a list may hold it as well
             self._finish(node, names)
         while ascent.frontier and ascent.goes_on():
@@ -214,8 +216,9 @@ class _Search:
 class _Ascent:
     """The way up from tensors, step by step: the objects that refer to those of the frontier. Each is met once."""
 
-    def __init__(self, tensors: list[_Node]) -> None:
+    def __init__(self, tensors: list[_Node], passed_over: set[int]) -> None:
         self.frontier = tensors
+        self._passed_over = passed_over  # by which the way does not lead up
         self.met_again: list[_Node] = []  # that refer to what came after them, too
         self._keys = list({node.key: None for node in tensors})
         self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
@@ -231,8 +234,8 @@ class _Ascent:
         self._steps += 1
         below = {id(node.object): node for node in self.frontier}
         self.frontier = []
-        for referrer in gc.get_referrers(*[node.object for node in below.values()]):
-            if _is_ours(referrer):
+        for referrer in _referrers(below):
+            if _is_ours(referrer) or id(referrer) in self._passed_over:
                 continue
             children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
             if _is(referrer, dict) and _module_of(referrer) is not None:  # each of its variables is a name
@@ -274,6 +277,13 @@ class _Ascent:
                 node.reached |= child.reached
 
 
+def _referrers(below: dict[int, _Node]) -> Iterable[Any]:
+    """What refers to the objects of these nodes."""
+    if len(below) < _MANY_NODES:  # it compares each reference that there is with each of the objects
+        return gc.get_referrers(*[node.object for node in below.values()])
+    return (held for held in gc.get_objects() if not below.keys().isdisjoint(map(id, gc.get_referents(held))))
+
+
 def _keys_of(keys: list[int], bits: int) -> set[int]:
     return {key for i, key in enumerate(keys) if bits >> i & 1}
 
@@ -282,8 +292,9 @@ def _by_attributes(name: _Name) -> list[_Name]:
     """The name, or where the ways come together in an object, one for each of its attributes: these are what a program empties."""
     nodes = [name.top, *(node for node, _ in name.way)]
     last = nodes[-1]
-    owner = nodes[-2].object if len(nodes) > 1 and _is(last.object, dict) else last.object
-    is_object = all(_label(last.object, child.object).startswith(".") for child in last.children)
+    above = nodes[-2].object if len(nodes) > 1 else None
+    owner = above if above is not None and _is(last.object, dict) else last.object
+    is_object = all(_label(last.object, child.object, above).startswith(".") for child in last.children)
     is_chain = any(type(child.object) is type(owner) for child in last.children)
     most = max((_count(child.reached) for child in last.children), default=0)
     if not is_object or is_chain or len(last.children) < 2 or 2 * most < _count(last.reached):
@@ -485,19 +496,22 @@ def _hooked(name: _Name, path: str) -> str:
 def _way_down(top: _Node) -> list[tuple[_Node, str]]:
     is_one = _count(top.reached) <= 1  # nothing to come together: down to the tensor
     way: list[tuple[_Node, str]] = []
-    node = top
+    node, owner = top, None
     while node.below is not None and (is_one or _count(node.below.reached) >= max(2, _count(node.reached))):
-        way.append((node.below, _label(node.object, node.below.object)))
-        node = node.below
+        way.append((node.below, _label(node.object, node.below.object, owner)))
+        node, owner = node.below, node.object
     return way
 
 
-def _label(above: Any, below: Any) -> str:
-    """How the program goes from one object to the other: ".attribute", "[key]", or "" where it does not say so."""
+def _label(above: Any, below: Any, owner: Any) -> str:
+    """How the program goes from one object to the other: ".attribute", "[key]", or "" where it does not say so.
+
+    The owner is the object from which the way came.
+    """
     if _is(above, dict):
         key = _key_of(above, below)
-        owner_is_object = type(key) is str and key.isidentifier() and _is_instance_dict(above)
-        return f".{key}" if owner_is_object else f"[{_short(key)}]"
+        is_attribute = type(key) is str and key.isidentifier() and _has_attributes(owner, above)
+        return f".{key}" if is_attribute else f"[{_short(key)}]"
     if _is(below, types.CellType):  # in a closure
         return ""
     if _is(above, threading.local) and _is(below, dict):
@@ -645,16 +659,59 @@ def _local_names() -> dict[int, list[tuple[str, str]]]:
     walked: types.FrameType | None
     for walked in sys._current_frames().values():
         while walked is not None:
-            is_function = walked.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
-            if is_function and not is_of_library(walked.f_code.co_filename):  # its callers' variables say more
-                _add_locals(walked, names)
+            _add_function(walked, names)
             walked = walked.f_back
-    # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
+    for exception in _uncaught():
+        for walked in reversed([*_frames_of(exception)]):
+            _add_function(walked, names)
+    walked = None  # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
     return names
+
+
+def _uncaught() -> list[BaseException]:
+    """The exceptions by which the program ends, and those from which they were raised: nothing of the program's keeps them."""
+    found: list[BaseException] = []
+    waiting: list[Any] = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
+    while waiting:
+        exception = waiting.pop()
+        if _is(exception, BaseException) and all(exception is not known for known in found):
+            found.append(exception)
+            waiting += [_of_exception(exception, name) for name in ("__cause__", "__context__")]
+    return found
+
+
+def _of_exception(exception: BaseException, name: str) -> Any:
+    return getattr(BaseException, name).__get__(exception)
+
+
+def _tracebacks(exception: BaseException) -> Iterator[types.TracebackType]:
+    traceback = _of_exception(exception, "__traceback__")
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _frames_of(exception: BaseException) -> Iterator[types.FrameType]:
+    """Those that the exception has left, as if they still ran; the outermost first."""
+    return (traceback.tb_frame for traceback in _tracebacks(exception))
+
+
+def _parts_of_uncaught() -> set[int]:
+    """Ids of what the uncaught exceptions consist of. Their functions' variables are names, as those of running functions are."""
+    parts: set[int] = set()
+    for exception in _uncaught():
+        parts.update([id(exception)], map(id, _tracebacks(exception)), map(id, _frames_of(exception)))
+    return parts
 
 
 def _is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_FOLDER)
+
+
+def _add_function(frame: types.FrameType, names: dict[int, list[tuple[str, str]]]) -> None:
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
+    if is_function and not is_of_library(frame.f_code.co_filename):  # its callers' variables say more
+        _add_locals(frame, names)
 
 
 def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]]) -> None:
@@ -696,12 +753,9 @@ def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
     return "?"
 
 
-def _is_instance_dict(mapping: dict[Any, Any]) -> bool:
-    return any(
-        _is(owner, type)
-        or (not _is(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping)
-        for owner in gc.get_referrers(mapping)
-    )
+def _has_attributes(owner: Any, mapping: dict[Any, Any]) -> bool:
+    """Whether the dict, which the owner refers to, has its attributes: a class shows them by a proxy."""
+    return _is(owner, type) or (not _is(owner, _CONTAINERS) and _instance_attributes(owner) is mapping)
 
 
 def _instance_attributes(owner: Any) -> dict[Any, Any] | None:
