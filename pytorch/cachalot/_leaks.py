@@ -109,7 +109,8 @@ class Leak(AllocationSite):
         age = f"{self.oldest_seconds:.1f} s"
         age = f"oldest {age}" if self.sample_allocations else f"oldest {self.oldest_iterations} iterations ({age})"
         age = f"{age}, " if self.live_blocks else ""
-        left = f"{_held(self.live_bytes, self.live_blocks)} left since the last {unit}, " if self.was_freed else ""
+        left = f"{_held(self.live_bytes, self.live_blocks)} left" if self.live_blocks else "all given back"
+        left = f"{left} since the last {unit}, " if self.was_freed else ""
         lines = [
             f"+{bytes_text(round(self.bytes_per_iteration))} {_every(self.sample_allocations)}: "
             f"{_held(self.highest_bytes, self.highest_blocks)} from {where(self.frame)}",
@@ -331,7 +332,7 @@ class _Looks:
         collects = gc.isenabled()
         gc.disable()
         try:
-            self._look(detector, f" (seen at {unit} {self._counts[unit]})")
+            self._look(detector, f"{unit} {self._counts[unit]}")
         finally:
             if collects:
                 gc.enable()
@@ -339,12 +340,15 @@ class _Looks:
 
     def _look(self, detector: LeakDetector, when: str) -> None:
         before, self.seen = self.seen, {}  # the report is to tell what is there now
-        found = {leak.stack: leak.suspects for leak in detector.report().leaks if leak.suspects}
-        dated = {
-            stack: tuple(dataclasses.replace(suspect, text=suspect.text + when) for suspect in suspects)
-            for stack, suspects in found.items()
-        }
-        self.seen = before | dated
+        found = {leak.stack: leak for leak in detector.report().leaks if leak.suspects}
+        self.seen = before | {stack: _dated(leak, when) for stack, leak in found.items()}
+
+
+def _dated(leak: Leak, when: str) -> tuple[Suspect, ...]:
+    """Its suspects, with the moment at which they were seen and what they held then."""
+    live = "1 of its blocks was" if leak.live_blocks == 1 else f"{leak.live_blocks:,} of its blocks were"
+    date = f" (seen at {when}, when {live} live)"
+    return tuple(dataclasses.replace(suspect, text=suspect.text + date) for suspect in leak.suspects)
 
 
 def _after_sample(_: object) -> int:

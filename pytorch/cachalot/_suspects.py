@@ -14,6 +14,7 @@ it is not shown by its repr.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import functools
@@ -24,12 +25,16 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from ._leaks import Suspect, is_of_library, shown
 
 _DEEPEST = 12  # references from a tensor up to a name
+_ABOVE_NAMES = 3  # references from what has a name up to what lives longer
+_WORST = sys.maxsize  # rank of a name: any other says more
+_OF_LIBRARY = _WORST - 1  # rank of the global variables of a library
 _MOST_NODES = 20_000  # objects looked at for one leak
 _MANY_NODES = 400  # for which the garbage collector's own search takes longer than one in Python
 _MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
@@ -40,6 +45,7 @@ _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fe
 _MEMBER = re.compile(r"(?:\._(?:parameters|buffers|modules)|<thread>\[ReferenceType\])\['(\w+)'\]")
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_ASYNCIO = ("asyncio.events", "asyncio.tasks", "_asyncio")
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # Their methods, for objects whose class may have others.
 _DICT: type[dict[Any, Any]] = dict
@@ -60,7 +66,7 @@ def find(leaks: list[set[int]]) -> list[list[Suspect]]:
 class _Node:
     """An object on the way up. Objects are held by these alone, so that we know our own references from others'."""
 
-    __slots__ = ("below", "children", "key", "object", "reached")
+    __slots__ = ("below", "children", "key", "left", "object", "reached")
 
     def __init__(self, object: Any, key: int = 0) -> None:
         self.object: Any = object
@@ -68,13 +74,23 @@ class _Node:
         self.children: list[_Node] = []  # to whose objects this one refers
         self.reached = 0  # a bit for each key of tensors to which it leads
         self.below: _Node | None = None  # the child that leads to most
+        self.left = _DEEPEST  # references that are followed further up
+
+
+class _Variable(NamedTuple):
+    """What has a value."""
+
+    name: str
+    place: str  # "a variable of main() in train.py", say
+    rank: int  # twice the depth of its function; one less for the object that a method has
 
 
 class _Name:
     """Where a way up ends: at something that the program can name."""
 
-    def __init__(self, kind: str, name: str, place: str, top: _Node) -> None:
+    def __init__(self, kind: str, name: str, place: str, top: _Node, rank: int = 0) -> None:
         self.kind = kind
+        self.rank = rank  # the lower, the longer it lives
         self.name = name
         self.place = place  # "a global of train", say
         self.top = top
@@ -97,9 +113,50 @@ class _Name:
         return self.name + "".join(label for _, label in self.way)
 
     @property
+    def shown_path(self) -> str:
+        return _MEMBER.sub(r".\1", self.path)
+
+    @property
+    def where(self) -> str:
+        return f"`{self.shown_path}`" + (f" ({self.place})" if self.place else "")
+
+    @property
+    def holder_node(self) -> _Node:
+        return self.way[-1][0] if self.way else self.top
+
+    @property
+    def holder(self) -> Any:
+        """The object in which the tensors come together."""
+        return self.holder_node.object
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """Tells it from others: two modules may both have a variable of this name."""
         return self.kind, self.path, self.place
+
+
+class _Finding(NamedTuple):
+    """Blocks that a name keeps: through graphs of so many functions, or (None) because tensors lie there."""
+
+    name: _Name
+    functions: int | None
+    kept: set[int]
+
+
+def _that_explain(findings: list[_Finding]) -> list[_Finding]:
+    """Those that keep blocks which the ones before do not keep: others hang on the same graph, say, and are no cause.
+
+    Two are causes of the same blocks if many tensors come together in one, and few in the other: a list of losses and an average
+    of theirs each keep all graphs.
+    """
+    chosen: list[_Finding] = []
+    explained: dict[bool, set[int]] = {False: set(), True: set()}
+    for finding in findings:
+        explained_so = explained[4 * len(finding.name.reached) >= len(finding.kept)]
+        if len(finding.kept - explained_so) >= max(1, _LEAST_SHARE * len(findings[0].kept)):
+            chosen.append(finding)
+            explained_so |= finding.kept
+    return chosen[:_MOST_SUSPECTS]
 
 
 class _Search:
@@ -116,20 +173,21 @@ class _Search:
         names = self._names(nodes)
         contexts = [name for name in names if name.kind == "context"]
         names = [name for name in names if name.kind != "context"]
-        suspects = {name.key: _suspect(name, None, len(name.reached)) for name in names}
-        direct = {name.key: name.reached for name in names}
-        rest = addresses.difference(*direct.values())
+        found = {name.key: _Finding(name, None, name.reached) for name in names}
+        rest = addresses.difference(*(name.reached for name in names))
         for name, functions, kept in self._graphs_of(set(rest)):
             rest -= kept
-            kept = kept | direct.get(name.key, set())  # a list of losses: they lie in some, their graphs keep others
-            suspects[name.key] = _suspect(name, functions, len(kept))
+            if name.key in found:  # a list of losses: they lie in some, their graphs keep others
+                kept = kept | found[name.key].kept
+            found[name.key] = _Finding(name, functions, kept)
         for name in contexts:  # whose graph nothing that has a name ends
             if not name.reached.isdisjoint(rest):
-                suspects[name.key] = _suspect(name, None, len(name.reached & rest))
-        found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
-        if 2 * sum(suspect.blocks for suspect in found) < len(addresses):
-            return [_unknown(found[0].blocks if found else 0, len(addresses), len({node.key for node in nodes}))]
-        return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
+                found[name.key] = _Finding(name, None, name.reached & rest)
+        findings = sorted(found.values(), key=lambda finding: -len(finding.kept))
+        if 2 * len(set[int]().union(*(finding.kept for finding in findings))) < len(addresses):
+            most = len(findings[0].kept) if findings else 0
+            return [_unknown(most, len(addresses), len({node.key for node in nodes}))]
+        return [_suspect(finding) for finding in _that_explain(findings)]
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
         """Whose graphs keep some of the blocks, the sizes of the graphs, and which blocks."""
@@ -175,20 +233,25 @@ class _Search:
         while ascent.frontier and ascent.goes_on():
             ascent.step()
             ascent.frontier = [node for node in ascent.frontier if not self._finish(node, names)]
-        if not ascent.frontier and not names and ascent.met_again:
-            names.append(_cycle(ascent.met_again))
-            names[0].reached = {node.key for node in tensors}
-        else:
-            ascent.settle(names)
-            names = [part for name in names for part in _by_attributes(name)]
-        return _merged(names)
+        named = {id(name.top) for name in names}
+        unnamed = [_Name("unnamed", "", "", node, _WORST) for node in ascent.ends if id(node) not in named]
+        ascent.settle(names + unnamed)
+        names = _of_longest_life(names)
+        known = set[int]().union(*(name.reached for name in names))
+        names += [end for end in unnamed if _is_worth_naming(end, known)]
+        if not names and (circle := ascent.circle()):
+            return [_cycle(circle, {node.key for node in tensors})]
+        return _merged([part for name in names for part in _by_attributes(name)])
 
     def _finish(self, node: _Node, names: list[_Name]) -> bool:
-        """Whether the way up ends here; if so, at a name, which is added."""
+        """Whether the way up ends here, at a name. Above a variable of a function there may be one that lives longer."""
         name = self._name(node)
-        if name is not None:
-            names.append(name)
-        return name is not None
+        if name is None:
+            return False
+        names.append(name)
+        if not _is_tensor(node.object):
+            node.left = min(node.left, _ABOVE_NAMES)
+        return name.rank in (0, _OF_LIBRARY) or name.name in ("self", "cls")
 
     def _name(self, node: _Node) -> _Name | None:
         import torch
@@ -199,15 +262,17 @@ class _Search:
         if _is(held, torch._C._FunctionBase):  # the ctx of an autograd function of the program's
             return _Name("context", type(held).__name__.removesuffix("Backward"), "", node)
         if _is(held, BaseException):
-            return _Name("exception", type(held).__name__, "", node)
-        for name, place in self._locals.get(id(held), ()):  # of the innermost function that has one
-            return _Name("variable", name, place, node)
+            return _Name("exception", type(held).__name__, "", node, _WORST)
+        variables = self._locals.get(id(held))
+        if variables is not None:  # the innermost function's says most, and the outermost lives longest
+            return _Name("variable", variables[0].name, variables[0].place, node, min(each.rank for each in variables))
         if _is(held, dict) and node.below is not None:
             module = _module_of(held)
             if module is not None:
                 key = _key_of(held, node.below.object)
                 name = key if type(key) is str else _short(key)
-                return _Name("variable", name, f"a global of {module}", node.below)
+                rank = _OF_LIBRARY if _is_of_library_module(module) else 0
+                return _Name("variable", name, f"a global of {module}", node.below, rank)
         if _is(held, type) and node.below is not None:
             return _Name("variable", held.__qualname__, "a class", node)
         return None
@@ -219,39 +284,42 @@ class _Ascent:
     def __init__(self, tensors: list[_Node], passed_over: set[int]) -> None:
         self.frontier = tensors
         self._passed_over = passed_over  # by which the way does not lead up
-        self.met_again: list[_Node] = []  # that refer to what came after them, too
+        self.ends: list[_Node] = []  # to which nothing refers that the garbage collector knows
         self._keys = list({node.key: None for node in tensors})
         self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
-        self._steps = 0
         self._bits = {key: 1 << i for i, key in enumerate(self._keys)}
         for node in tensors:  # which may have been on another's way
-            node.reached, node.children, node.below = self._bits[node.key], [], None
+            node.reached, node.children, node.below, node.left = self._bits[node.key], [], None, _DEEPEST
 
     def goes_on(self) -> bool:
-        return self._steps < _DEEPEST and len(self._nodes) < _MOST_NODES
+        return len(self._nodes) < _MOST_NODES
 
     def step(self) -> None:
-        self._steps += 1
-        below = {id(node.object): node for node in self.frontier}
+        below = {id(node.object): node for node in self.frontier if node.left > 0}
+        ends = below.copy()
         self.frontier = []
         for referrer in _referrers(below):
             if _is_ours(referrer) or id(referrer) in self._passed_over:
                 continue
             children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
+            if type(referrer).__module__ in _ASYNCIO:  # of a task that waits the context variable says more
+                children = [child for child in children if not _is(child.object, contextvars.Context)]
+            for child in children:
+                ends.pop(id(child.object), None)
             if _is(referrer, dict) and _module_of(referrer) is not None:  # each of its variables is a name
                 for child in children:
                     self._add(referrer, [child], (id(referrer), id(child.object)))
             elif children:
                 self._add(referrer, children, id(referrer))
+        self.ends += [node for node in ends.values() if not _is_tensor(node.object)]
 
     def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
         node = self._nodes.get(key)
         if node is None:
             node = self._nodes[key] = _Node(referrer)
             node.below = children[0]
+            node.left = max(child.left for child in children) - 1
             self.frontier.append(node)
-        else:
-            self.met_again.append(node)
         node.children += children
 
     def settle(self, names: list[_Name]) -> None:
@@ -277,6 +345,49 @@ class _Ascent:
                 node.reached |= child.reached
 
 
+    def circle(self) -> list[_Node]:
+        """Nodes that refer to each other in a circle; empty if there is none."""
+        order = _children_first(list(self._nodes.values()))
+        places = {id(node): place for place, node in enumerate(order)}
+        for node in order:
+            upper = next((child for child in node.children if places[id(child)] >= places[id(node)]), None)
+            if upper is not None:  # it is among those from which the way down came here
+                return _shortest_way(upper, node)
+        return []
+
+
+def _shortest_way(top: _Node, bottom: _Node) -> list[_Node]:
+    ways = {id(top): [top]}
+    waiting = [top]
+    for node in waiting:
+        for child in node.children:
+            if id(child) not in ways:
+                ways[id(child)] = [*ways[id(node)], child]
+                waiting.append(child)
+    return ways[id(bottom)]
+
+
+def _of_longest_life(names: list[_Name]) -> list[_Name]:
+    """Without those to which another leads that lives longer: a variable may point into a list that belongs to an object."""
+    kept: list[_Name] = []
+    below: set[int] = set()
+    for rank in sorted({name.rank for name in names}):
+        of_rank = [name for name in names if name.rank == rank and id(name.top) not in below]
+        kept += of_rank
+        waiting = [child for name in of_rank for child in name.top.children]
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in below:
+                below.add(id(node))
+                waiting += node.children
+    return kept
+
+
+def _is_worth_naming(end: _Name, known: set[int]) -> bool:
+    """Whether an end without a name holds several tensors, or a generator does, that no name leads to."""
+    return (len(end.reached) > 1 or any(map(_is_generator, end.passed))) and not end.reached <= known
+
+
 def _referrers(below: dict[int, _Node]) -> Iterable[Any]:
     """What refers to the objects of these nodes."""
     if len(below) < _MANY_NODES:  # it compares each reference that there is with each of the objects
@@ -294,7 +405,7 @@ def _by_attributes(name: _Name) -> list[_Name]:
     last = nodes[-1]
     above = nodes[-2].object if len(nodes) > 1 else None
     owner = above if above is not None and _is(last.object, dict) else last.object
-    is_object = all(_label(last.object, child.object, above).startswith(".") for child in last.children)
+    is_object = all(_label(last.object, child.object, above).startswith(".") for child in last.children) or _module_part(name)
     is_chain = any(type(child.object) is type(owner) for child in last.children)
     most = max((_count(child.reached) for child in last.children), default=0)
     if not is_object or is_chain or len(last.children) < 2 or 2 * most < _count(last.reached):
@@ -307,8 +418,8 @@ def _by_attributes(name: _Name) -> list[_Name]:
             copy.below, copy.reached = below, child.reached
             below = copy
         part = _Name(name.kind, name.name, name.place, below)
-        part.reached = _keys_of(name.keys, child.reached)
-        parts.append(part)
+        part.keys, part.reached = name.keys, _keys_of(name.keys, child.reached)
+        parts += _by_attributes(part)
     return parts
 
 
@@ -351,9 +462,11 @@ def _merged(names: list[_Name]) -> list[_Name]:
     return sorted(merged.values(), key=lambda name: -len(name.reached))
 
 
-def _cycle(met_again: list[_Node]) -> _Name:
-    kinds = {type(node.object).__name__ for node in met_again if not _is(node.object, _CONTAINERS)}
-    return _Name("cycle", " and ".join(sorted(kinds)), "", met_again[0])
+def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
+    kinds = {type(node.object).__name__ for node in circle if not _is(node.object, _CONTAINERS)}
+    name = _Name("cycle", " and ".join(sorted(kinds)), "", circle[0])
+    name.reached = reached
+    return name
 
 
 # --- what is said ------------------------------------------------------------------------------------------------------
@@ -362,13 +475,16 @@ def _cycle(met_again: list[_Node]) -> _Name:
 def _unknown(most: int, blocks: int, with_tensors: int) -> Suspect:
     """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
     kept = "C++ keeps them, as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
+    at_exit = atexit._ncallbacks()  # each may have arguments
     if _autocast_caches():
         kept = (
             "C++ keeps them, perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it "
             "each iteration"
         )
     elif with_tensors == blocks:
-        kept = "Python's tensors lie in all of them, and C keeps these, as it does the arguments of atexit.register()"
+        kept = "Python's tensors lie in all of them, and C code refers to these, or a running function that works with them"
+        if 2 * at_exit > blocks:
+            kept += f": {at_exit} functions are registered with atexit.register(), which keeps their arguments"
     found = f" (of those found, one keeps {most})" if most else ""
     return Suspect("unknown", "", most, f"no object is known that keeps most of these {blocks} blocks{found}: {kept}")
 
@@ -379,82 +495,194 @@ def _autocast_caches() -> bool:
     return torch.is_autocast_enabled() and torch.is_autocast_cache_enabled()
 
 
-def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
-    """The finding: `blocks` are kept by the name, through graphs of so many `functions` or (None) by tensors alone."""
-    way, path = name.way, _MEMBER.sub(r".\1", name.path)
-    holder = way[-1][0].object if way else name.top.object
-    where = f"`{path}`" + (f" ({name.place})" if name.place else "")
-    count = len(name.reached)
-    by_graph = functions is not None
-    kind = _kind(name, holder, by_graph)
+def _suspect(finding: _Finding) -> Suspect:
+    """The finding in words, with its cure."""
+    kind = _kind(finding)
+    name, text = _WORDS[kind](finding)
+    return Suspect(kind.rpartition(" ")[2], name, len(finding.kept), text)
 
-    if kind == "cycle":
-        objects = f" through {name.name}" if name.name else ""
-        text = (
-            f"no name leads to the tensors of {blocks} blocks: a reference cycle{objects} keeps them until the garbage "
-            "collector runs. Break the cycle, with weakref say"
-        )
-        return Suspect(kind, "", blocks, text)
-    if kind == "gradient":
-        text = (
-            f"the gradients of {count} tensors have graphs of their own ({functions} functions), which keep {blocks} of "
-            "these blocks: backward(create_graph=True) made them. Use torch.autograd.grad, or set the gradients to None"
-        )
-        return Suspect(kind, path, blocks, text)
-    if kind == "context":
-        attribute = path.removeprefix(name.name) or ".…"
-        is_own = any(_attribute(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
-        kept = "its own output, a cycle that lives until the garbage collector runs" if is_own else "tensors"
-        text = (
-            f"`ctx{attribute}` of the autograd function {name.name} keeps {kept}: {blocks} of these blocks. "
-            "Use ctx.save_for_backward()"
-        )
-        return Suspect(kind, name.name, blocks, text)
-    if hooked := _hooked(name, path):
-        text = f"{len(holder)} hooks on `{hooked}` hold {_tensors(count)}. Register a hook once, or call remove() of its handle"
-        return Suspect("hook", hooked, blocks, text)
-    if kind == "cache":
-        keeps = _graph_keeps(functions, blocks) if by_graph else ""
-        text = (
-            f"the functools cache of {name.name} holds {_tensors(count)}{keeps}. Keep tensors out of it, bound it with "
-            "maxsize, or call cache_clear()"
-        )
-        return Suspect(kind, name.name, blocks, text)
-    if kind == "exception":
-        variable = _variable_of_frame(name)
-        text = (
-            f"an exception that is kept, {name.name}, holds {_tensors(count)} through its traceback{variable}. Keep its text, "
-            "or call traceback.clear_frames(exception.__traceback__)"
-        )
-        return Suspect(kind, name.name, blocks, text)
-    if kind in ("hook", "closure"):
-        function = next(_function_name(held) for held in name.passed if _is(held, types.FunctionType))
-        role, cure = _HOLDERS["default" if kind == "closure" and _is_default(name.passed) else kind]
-        return Suspect(kind, function, blocks, f"the function {function}, reached as {where}, {role} {_tensors(count)}. {cure}")
-    if kind == "generator":
-        function = next(f"{held.__name__}()" for held in name.passed if _is(held, _GENERATORS))
-        text = f"variables of {function}, which waits (a generator or coroutine), reached as {where}, hold {_tensors(count)}. "
-        return Suspect(kind, function, blocks, text + "Empty them, run it to its end, or close() it")
 
-    what = type(holder).__name__
+def _kind(finding: _Finding) -> str:
+    """One of _WORDS; its last word is that of the suspect."""
+    name, holder = finding.name, finding.name.holder
+    if name.kind in ("cycle", "gradient", "cache", "context"):
+        return name.kind
+    if any(_is(node.object, BaseException) for node in _nodes_below(name.top)):
+        return "exception"
+    if _hooked(name):
+        return "many hook"
+    if holder is weakref.finalize._registry:  # type: ignore[attr-defined]
+        return "finalizers container"
+    if _module_part(name):
+        return "module container"
+    if any(_is(held, types.FunctionType) for held in name.passed):
+        return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
+    if any(map(_is_generator, name.passed)):
+        return "generator"
+    if name.kind == "unnamed":
+        return "unnamed container"
+    if _is(holder, _CONTAINERS) or len(name.reached) > 1:
+        return "container"
+    return "graph" if finding.functions is not None else "variable"
+
+
+def _words_of_cycle(finding: _Finding) -> tuple[str, str]:
+    objects = f" through {finding.name.name}" if finding.name.name else ""
+    text = (
+        f"no name leads to the tensors of {len(finding.kept)} blocks: a reference cycle{objects} keeps them until the garbage "
+        "collector runs. Break the cycle, with weakref say"
+    )
+    return "", text
+
+
+def _words_of_gradients(finding: _Finding) -> tuple[str, str]:
+    text = (
+        f"the gradients of {len(finding.name.reached)} tensors have graphs of their own ({finding.functions} functions), which "
+        f"keep {len(finding.kept)} of these blocks: backward(create_graph=True) made them. Use torch.autograd.grad, or set the "
+        "gradients to None"
+    )
+    return finding.name.shown_path, text
+
+
+def _words_of_context(finding: _Finding) -> tuple[str, str]:
+    name = finding.name
+    attribute = name.shown_path.removeprefix(name.name) or ".…"
+    is_own = any(_attribute(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
+    kept = "its own output, a cycle that lives until the garbage collector runs" if is_own else "tensors"
+    text = (
+        f"`ctx{attribute}` of the autograd function {name.name} keeps {kept}: {len(finding.kept)} of these blocks. "
+        "Use ctx.save_for_backward()"
+    )
+    return name.name, text
+
+
+def _words_of_hooks(finding: _Finding) -> tuple[str, str]:
+    hooked, held = _hooked(finding.name), _tensors(finding)
+    return hooked, (
+        f"{len(finding.name.holder)} hooks on `{hooked}` hold {held}. Register a hook once, or call remove() of its handle"
+    )
+
+
+def _words_of_cache(finding: _Finding) -> tuple[str, str]:
+    name = finding.name.name
+    return name, (
+        f"the functools cache of {name} holds {_tensors(finding)}{_graph_keeps(finding)}. Keep tensors out of it, bound it with "
+        "maxsize, or call cache_clear()"
+    )
+
+
+def _words_of_exception(finding: _Finding) -> tuple[str, str]:
+    name = finding.name
+    kind = next(type(node.object).__name__ for node in _nodes_below(name.top) if _is(node.object, BaseException))
+    held = f"{_tensors(finding)}{_variable_of_frame(name)}"
+    if name.name and not any(_is(passed, BaseException) for passed in name.passed):
+        count = sum(_is(child.object, BaseException) for child in name.holder_node.children)
+        several = f"{count} exceptions" if count > 1 else "exceptions"
+        text = f"the {_shown_type(name)} {name.where} holds {several}, {kind} say, whose tracebacks hold {held}. Keep their text"
+    else:
+        reached = "" if name.kind == "exception" else f", reached as {name.where},"
+        text = f"an exception that is kept, {kind},{reached} holds {held} through its traceback. Keep its text"
+    return kind, f"{text}, or call traceback.clear_frames(exception.__traceback__)"
+
+
+def _words_of_finalizers(finding: _Finding) -> tuple[str, str]:
+    return finding.name.shown_path, (
+        f"arguments of weakref.finalize() hold {_tensors(finding)}: they live as long as the object that it watches. Do not pass "
+        "the tensor, or detach() the finalizer"
+    )
+
+
+def _words_of_module(finding: _Finding) -> tuple[str, str]:
+    module = finding.name.shown_path.rpartition(".")[0]
+    where = f"`{module}`" + (f" ({finding.name.place})" if finding.name.place else "")
+    return module, (
+        f"the {_module_part(finding.name)} of the module {where} hold {_tensors(finding)}{_graph_keeps(finding)}. Add none in a "
+        "loop, or delete those of the past"
+    )
+
+
+def _words_of_function(finding: _Finding) -> tuple[str, str]:
+    name = finding.name
+    function = next(_function_name(held) for held in name.passed if _is(held, types.FunctionType))
+    kind = _kind(finding)
+    role, cure = _HOLDERS["default" if kind == "closure" and _is_default(name.passed) else kind]
+    reached = f", reached as {name.where}," if name.name else ""
+    return function, f"the function {function}{reached} {role} {_tensors(finding)}. {cure}"
+
+
+def _words_of_generator(finding: _Finding) -> tuple[str, str]:
+    name = finding.name
+    last = max(i for i, held in enumerate(name.passed) if _is_generator(held))
+    generator = name.passed[last]
+    labels = [name.name, *(label for _, label in name.way)]
+    outer, inner = "".join(labels[: last + 1]), "".join(labels[last + 1 :]).removeprefix(".")
+    kind = "generator" if _is(generator, types.GeneratorType) else "coroutine"
+    place = f" ({name.place})" if name.place else ""
+    reached = f" reached as `{outer}`{place}," if outer else ""
+    through = f" through `{inner}`" if inner else ""
+    function = f"{generator.__name__}()"
+    return function, (
+        f"variables of {function}, which waits{_line_of(generator)} (a {kind}),{reached} hold {_tensors(finding)}{through}. "
+        "Empty them, run it to its end, or close() it"
+    )
+
+
+def _words_of_unnamed(finding: _Finding) -> tuple[str, str]:
+    return "", (
+        f"a {_shown_type(finding.name)} to which no variable refers holds {_tensors(finding)}{_graph_keeps(finding)}: a running "
+        "function works with it, as a comprehension does with its list, or C code keeps it. Keep what is needed on the host"
+    )
+
+
+def _words_of_object(finding: _Finding) -> tuple[str, str]:
+    name, holder, count = finding.name, finding.name.holder, len(finding.name.reached)
+    what = _shown_type(name)
     if _is(holder, _CONTAINERS) or (count > 1 and not _is_tensor(holder)):
-        text = f"the {what} {where} holds {_tensors(count)}"
+        text = f"the {what} {name.where} holds {_tensors(finding)}"
     elif _is(holder, types.FrameType):
-        text = f"{where} keeps a frame that holds {_tensors(count)}"
+        text = f"{name.where} keeps a frame that holds {_tensors(finding)}"
     else:
         one = _is_tensor(holder) and count == 1
-        text = f"{where} holds a tensor of {_bytes_of(holder)}" if one else f"{where} holds {_tensors(count)}"
-    if by_graph:
-        text += _graph_keeps(functions, blocks)
-        of_many = "Keep loss.item() or .detach() it, or empty it after backward()"
-        advice = of_many if count > 1 else ".detach() it between iterations"
-    elif _any_has_graph(name):
+        text = f"{name.where} holds a tensor of {_bytes_of(holder)}" if one else f"{name.where} holds {_tensors(finding)}"
+    has_graph = finding.functions is None and _any_has_graph(name)
+    if has_graph:
         text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
-        advice = "Keep loss.item() of a loss, and of others what is needed on the host: .detach().cpu()"
-    else:
-        advice = "Empty it, or keep what is needed on the host"
-    return Suspect(kind, path, blocks, f"{text}. {advice}")
+    return name.shown_path, f"{text}{_graph_keeps(finding)}. {_CURES.get(what) or _cure(finding, has_graph)}"
 
+
+_CURES = {
+    "itertools.cycle": "It remembers each item: make a new iterator for each round, or let it have what lies on the host",
+    "itertools._tee": "tee() keeps each item until all of its iterators have had it: read them in step",
+}
+
+
+def _cure(finding: _Finding, has_graph: bool) -> str:
+    if finding.functions is not None and len(finding.name.reached) == 1:
+        return ".detach() it between iterations"
+    if finding.functions is not None and _is(finding.name.holder, tuple):  # a hidden state, which nobody can empty
+        return ".detach() its tensors between iterations"
+    if finding.functions is not None or has_graph:
+        return "Keep loss.item() or .detach().cpu(), or empty it after backward()"
+    return "Empty it, or keep what is needed on the host"
+
+
+_WORDS: dict[str, Callable[[_Finding], tuple[str, str]]] = {
+    "cycle": _words_of_cycle,
+    "gradient": _words_of_gradients,
+    "context": _words_of_context,
+    "cache": _words_of_cache,
+    "exception": _words_of_exception,
+    "many hook": _words_of_hooks,
+    "finalizers container": _words_of_finalizers,
+    "module container": _words_of_module,
+    "hook": _words_of_function,
+    "closure": _words_of_function,
+    "generator": _words_of_generator,
+    "unnamed container": _words_of_unnamed,
+    "container": _words_of_object,
+    "graph": _words_of_object,
+    "variable": _words_of_object,
+}
 
 _HOLDERS = {
     "hook": ("is registered as a hook and holds", "Remove the hook when it is done, and keep .detach()ed values"),
@@ -468,21 +696,9 @@ def _is_default(passed: list[Any]) -> bool:
     return any(value is held for held in passed for value in defaults if value is not None)
 
 
-def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
-    if name.kind in ("cycle", "gradient", "cache", "exception", "context"):
-        return name.kind
-    if any(_is(held, types.FunctionType) for held in name.passed):
-        return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
-    if any(_is(held, _GENERATORS) for held in name.passed):
-        return "generator"
-    if _is(holder, _CONTAINERS) or len(name.reached) > 1:
-        return "container"
-    return "graph" if by_graph else "variable"
-
-
-def _hooked(name: _Name, path: str) -> str:
+def _hooked(name: _Name) -> str:
     """What the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else ""."""
-    objects = name.passed
+    objects, path = name.passed, name.shown_path
     if len(objects) < 2 or not _is(objects[-1], dict):  # the hooks of all modules are a global
         return path if path.endswith("_hooks") and _is(objects[-1], dict) else ""
     above = objects[-2]
@@ -491,6 +707,26 @@ def _hooked(name: _Name, path: str) -> str:
         return path if any(hooks is objects[-1] for hooks in of_tensor) else ""
     owner, _, attribute = path.rpartition(".")
     return owner if attribute.endswith("_hooks") else ""
+
+
+_PARTS_OF_MODULE = {"_modules": "submodules", "_parameters": "parameters", "_buffers": "buffers"}
+
+
+def _module_part(name: _Name) -> str:
+    """What the tensors belong to, if they come together in such a part of a module; else ""."""
+    import torch
+
+    is_of_module = len(name.passed) > 2 and any(_is(held, torch.nn.Module) for held in name.passed[-3:-1])
+    return _PARTS_OF_MODULE.get(name.path.rpartition(".")[2], "") if is_of_module else ""
+
+
+def _shown_type(name: _Name) -> str:
+    """The type of the object that the path names: what C code has within has no name, nor has an object's own dict."""
+    shown_object = name.top.object
+    for node, label in name.way:
+        shown_object = node.object if label else shown_object
+    module, kind = type(shown_object).__module__, type(shown_object).__name__
+    return f"itertools.{kind}" if module == "itertools" else kind
 
 
 def _way_down(top: _Node) -> list[tuple[_Node, str]]:
@@ -516,6 +752,9 @@ def _label(above: Any, below: Any, owner: Any) -> str:
         return ""
     if _is(above, threading.local) and _is(below, dict):
         return "<thread>"
+    if _is(above, _GENERATORS):
+        variable = _variable_name(_frame_of(above), below)
+        return f".{variable}" if variable else ""
     if _is(above, (list, tuple)):
         items = _LIST.__iter__(above) if _is(above, list) else _TUPLE.__iter__(above)
         return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
@@ -526,11 +765,14 @@ def _label(above: Any, below: Any, owner: Any) -> str:
     return next((f".{key}" for key, held in [*named, *_slots(above)] if held is below), "")
 
 
-def _graph_keeps(functions: int | None, blocks: int) -> str:
-    return f" with autograd graphs of {functions:,} functions in all, which keep {blocks} of these blocks"
+def _graph_keeps(finding: _Finding) -> str:
+    if finding.functions is None:
+        return ""
+    return f" with autograd graphs of {finding.functions:,} functions in all, which keep {len(finding.kept)} of these blocks"
 
 
-def _tensors(count: int) -> str:
+def _tensors(finding: _Finding) -> str:
+    count = len(finding.name.reached)
     return "a tensor" if count == 1 else f"{count} tensors"
 
 
@@ -550,10 +792,17 @@ def _nodes_below(node: _Node | None) -> Iterator[_Node]:
 
 def _variable_of_frame(name: _Name) -> str:
     for node in _nodes_below(name.top):
-        if _is(node.object, types.FrameType) and node.below is not None:
-            code = node.object.f_code
-            return f", in a variable of {code.co_name}() at {shown(code.co_filename)}:{node.object.f_lineno}"
+        held = node.object
+        if _is(held, types.FrameType) and node.below is not None and not is_of_library(held.f_code.co_filename):
+            variable = _variable_name(held, node.below.object)
+            variable = f"a variable `{variable}`" if variable else "a variable"
+            return f", in {variable} of {held.f_code.co_name}() at {shown(held.f_code.co_filename)}:{held.f_lineno}"
     return ""
+
+
+def _line_of(generator: Any) -> str:
+    frame = _frame_of(generator)
+    return f" at {shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
 
 # --- Python's objects ---------------------------------------------------------------------------------------------------
@@ -650,22 +899,31 @@ def _saved_attributes(function_type: type) -> tuple[str, ...]:
     return tuple(name for name in dir(function_type) if name.startswith("_raw_saved_"))
 
 
-def _local_names() -> dict[int, list[tuple[str, str]]]:
-    """The objects to which running functions' variables refer, by id: name and place. Nothing is held."""
-    names: dict[int, list[tuple[str, str]]] = {}
-    for context in [held for held in gc.get_objects() if _is(held, contextvars.Context)]:  # those of waiting tasks, too
-        for variable, value in context.items():
-            names.setdefault(id(value), []).append((variable.name, "a context variable"))
+def _local_names() -> dict[int, list[_Variable]]:
+    """The variables of running functions that refer to objects, by the objects' ids; the innermost first. Nothing is held."""
+    names: dict[int, list[_Variable]] = {}
     walked: types.FrameType | None
     for walked in sys._current_frames().values():
+        depth = _depth(walked)
         while walked is not None:
-            _add_function(walked, names)
-            walked = walked.f_back
+            _add_function(walked, depth, names)
+            walked, depth = walked.f_back, depth - 1
     for exception in _uncaught():
         for walked in reversed([*_frames_of(exception)]):
-            _add_function(walked, names)
+            _add_function(walked, _depth(walked), names)
+    for context in [held for held in gc.get_objects() if _is(held, contextvars.Context)]:  # those of waiting tasks, too
+        for variable, value in context.items():
+            names.setdefault(id(value), []).append(_Variable(variable.name, "a context variable", _WORST))
     walked = None  # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
     return names
+
+
+def _depth(frame: types.FrameType | None) -> int:
+    """Of a function's call, below the program's begin."""
+    depth = 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _uncaught() -> list[BaseException]:
@@ -708,23 +966,45 @@ def _is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(_FOLDER)
 
 
-def _add_function(frame: types.FrameType, names: dict[int, list[tuple[str, str]]]) -> None:
+def _add_function(frame: types.FrameType, depth: int, names: dict[int, list[_Variable]]) -> None:
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
     if is_function and not is_of_library(frame.f_code.co_filename):  # its callers' variables say more
-        _add_locals(frame, names)
+        _add_locals(frame, depth, names)
 
 
-def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]]) -> None:
+def _add_locals(frame: types.FrameType, depth: int, names: dict[int, list[_Variable]]) -> None:
     code = frame.f_code
     place = f"a variable of {code.co_name}() in {shown(code.co_filename)}"
+    for name, value in _variables(frame):
+        rank = 2 * depth - (name in ("self", "cls"))
+        names.setdefault(id(value), []).append(_Variable(name, place, rank))
+
+
+def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
     variables = frame.f_locals
-    for name, value in list(variables.copy().items()):  # another thread's may change
-        names.setdefault(id(value), []).append((name, place))
-        del value
+    items = list(variables.copy().items())  # another thread's may change
     # Before Python 3.13 a function's f_locals is a copy that the frame keeps: it would keep tensors alive.
     is_copy = sys.version_info < (3, 13)
     if is_copy and sys.gettrace() is None and sys.getrefcount(variables) <= 3:
         variables.clear()
+    return items
+
+
+def _variable_name(frame: types.FrameType | None, value: Any) -> str:
+    """The frame's variable with the value; "" where it has no name, as the iterator of a comprehension."""
+    named = _variables(frame) if frame is not None else []
+    return next((name for name, held in named if held is value and name.isidentifier()), "")
+
+
+def _is_generator(held: Any) -> bool:
+    """Whether it is a generator or coroutine of the program's that waits: one that has ended has no frame."""
+    frame = _frame_of(held) if _is(held, _GENERATORS) else None
+    return frame is not None and not is_of_library(frame.f_code.co_filename)
+
+
+def _frame_of(generator: Any) -> types.FrameType | None:
+    attributes = ("gi_frame", "cr_frame", "ag_frame")
+    return next((getattr(generator, name) for name in attributes if hasattr(generator, name)), None)
 
 
 def _module_of(namespace: dict[Any, Any]) -> str | None:
@@ -734,6 +1014,11 @@ def _module_of(namespace: dict[Any, Any]) -> str | None:
     if _instance_attributes(sys.modules.get(name)) is namespace:
         return name
     return name if _DICT.__contains__(namespace, "__builtins__") else None  # of exec and runpy
+
+
+def _is_of_library_module(name: str) -> bool:
+    file = (_instance_attributes(sys.modules.get(name)) or {}).get("__file__")
+    return name in sys.builtin_module_names or (type(file) is str and is_of_library(file))
 
 
 def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:

@@ -250,7 +250,7 @@ past = []
 ...
 past.append((block(), block()))  # leaks
 """)
-leaks("finalizers of a model that lives", "main", "container finalize._registry", "Empty it", """
+leaks("finalizers of a model that lives", "main", "container finalize._registry", "detach() the finalizer", """
 model = nn.Linear(4, 4)
 ...
 weakref.finalize(model, print, block())  # leaks
@@ -393,6 +393,15 @@ keeper.kept = []
 ...
 keeper.kept.append(block())  # leaks
 """)
+leaks("contexts that are kept", "module", "container after_response", "the list", """
+features = contextvars.ContextVar("features")
+after_response = []
+def handle():
+    features.set(block())  # leaks
+    after_response.append(contextvars.copy_context())
+...
+contextvars.copy_context().run(handle)
+""")
 leaks("a context variable of tasks that wait", "main", "container held", "Empty it", """
 held = contextvars.ContextVar("held")
 loop = asyncio.new_event_loop()
@@ -477,6 +486,18 @@ watch(model)
 ...
 with torch.no_grad():
     model(batch)  # leaks
+""")
+leaks("hooks that keep gradients beside those of a model", "main", "hook model.0", "remove() of its handle", """
+class Probe:
+    def __init__(self, layer):
+        self.kept = None
+        layer.register_forward_hook(self.keep)
+    def keep(self, module, inputs, output):
+        self.kept = block() if self.kept is None else self.kept  # leaks
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).cuda()
+...
+probe = Probe(model[0])
+model(torch.ones(4, 8, device="cuda")).sum().backward()
 """)
 leaks("hooks of a parameter", "class", "hook model.weight", "remove() of its handle", """
 model = nn.Linear(64, 64).cuda()
@@ -571,13 +592,29 @@ sink.send(None)
 ...
 sink.send(block())  # leaks
 """)
-leaks("an iterator that tee keeps items for", "main", "container second", "Empty it", """
+leaks("an iterator that tee keeps items for", "main", "container second", "read them in step", """
 first, second = itertools.tee(block() for _ in itertools.count())  # leaks
 ...
 for _ in range(10):  # in all more than fit into the first of tee's pieces, which both iterators know
     next(first)
 """)
-leaks("exceptions that are kept", "main", "exception ValueError", "clear_frames", """
+leaks("a cycle of itertools over what lies on the GPU", "main", "container batches", "the itertools.cycle", """
+batches = itertools.cycle(block() for _ in itertools.count())  # leaks
+...
+next(batches)
+""")
+leaks("exceptions that a dictionary keeps", "class", "exception ValueError", "the dict `self.failed`", """
+def train():
+    batch = block()  # leaks
+    raise ValueError(batch.shape)
+self.failed = {}
+...
+try:
+    train()
+except ValueError as error:
+    self.failed[i] = error
+""")
+leaks("exceptions that are kept", "main", "exception ValueError", "in a variable `batch` of train()", """
 def train():
     batch = block()  # leaks
     raise ValueError(batch.shape)
@@ -702,7 +739,7 @@ averages = []
 ...
 averages.append(copy.deepcopy(model))  # leaks
 """)
-leaks("layers that are added", "class", "container self.layers._modules", "Empty it", """
+leaks("layers that are added", "class", "container self.layers", "delete those of the past", """
 self.layers = nn.ModuleList()
 ...
 self.layers.append(nn.Linear(64, 64, device="cuda"))  # leaks

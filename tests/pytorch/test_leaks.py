@@ -4,7 +4,9 @@ import ctypes
 import functools
 import gc
 import io
+import linecache
 import os
+import re
 import sys
 import threading
 import traceback
@@ -181,6 +183,85 @@ def test_a_functools_cache_is_named_by_its_function(detector, maxsize):
     assert "mask()" in suspect.name and "cache_clear()" in suspect.text
 
 
+def test_a_generator_that_a_loop_waits_for_is_named_with_its_variable_and_line(detector):
+    class Stream:
+        def __init__(self):
+            self.seen = []
+
+        def __iter__(self):
+            for i in range(ITERATIONS):
+                self.seen.append(bytes_on_gpu(BLOCK))
+                yield i  # here it waits
+
+    suspect = None
+    for _, i in enumerate(Stream()):
+        detector.step()
+        if i == ITERATIONS - 1:
+            suspect = the_suspect(the_leak(detector))
+    assert (suspect.kind, suspect.name, suspect.blocks) == ("generator", "__iter__()", ITERATIONS)
+    assert "through `self.seen`" in suspect.text
+    line = re.search(r"which waits at .*test_leaks\.py:(\d+) \(a generator\)", suspect.text)
+    assert "# here it waits" in linecache.getline(__file__, int(line[1]))
+
+
+def test_a_list_that_no_variable_has_yet_is_told_of_as_that(detector):
+    def scored(i):
+        detector.step()
+        if i == ITERATIONS - 1:
+            suspects.append(the_suspect(the_leak(detector)))
+        return bytes_on_gpu(BLOCK)
+
+    suspects = []
+    assert len([scored(i) for i in range(ITERATIONS)]) == ITERATIONS
+    assert suspects[0].kind == "container" and "a list to which no variable refers holds 13 tensors" in suspects[0].text
+
+
+def test_a_variable_that_walks_along_a_chain_comes_after_the_chains_owner(detector):
+    def read(memory):
+        node = memory.head
+        detector.step()
+        return the_suspect(the_leak(detector)) if node[2] == ITERATIONS - 1 else None
+
+    memory = types.SimpleNamespace(head=None)
+    suspect = None
+    for i in range(ITERATIONS):
+        memory.head = [bytes_on_gpu(BLOCK), memory.head, i]
+        suspect = read(memory)
+    assert (suspect.name, suspect.blocks) == ("memory.head", ITERATIONS)
+
+
+def test_an_exception_that_ends_the_program_is_no_suspect():
+    program = """
+class Collector:
+    def __init__(self):
+        self.kept = []
+def fails():
+    collector = Collector()
+    weight = torch.ones(100, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    for i in range(14):
+        weight.sum().backward()
+        optimizer.step()
+        collector.kept.append(torch.empty(1000, device="cuda"))
+    raise KeyboardInterrupt
+fails()
+"""
+    process = run_python(program, CACHALOT_LEAK_REPORT=1)
+    assert "the list `collector.kept` (a variable of fails() in <string>) holds 14 tensors" in process.stderr
+    assert "an exception that is kept" not in process.stderr and "last_" not in process.stderr
+
+
+def test_what_hangs_on_a_graph_that_another_ends_is_no_further_suspect(detector):
+    hidden = torch.ones(BLOCK // 4, device="cuda", requires_grad=True)
+    for _ in range(ITERATIONS):
+        hidden = torch.tanh(hidden)
+        loss = hidden.sum()
+        detector.step()
+    suspects = the_leak(detector).suspects
+    assert [suspect.kind for suspect in suspects] == ["graph"]
+    del loss
+
+
 def test_exceptions_that_are_kept_hold_tensors_through_their_tracebacks(detector):
     def fails():
         batch = bytes_on_gpu(BLOCK)
@@ -195,7 +276,7 @@ def test_exceptions_that_are_kept_hold_tensors_through_their_tracebacks(detector
         detector.step()
     suspect = the_suspect(the_leak(detector))
     assert (suspect.kind, suspect.name, suspect.blocks) == ("exception", "ArithmeticError", ITERATIONS)
-    assert "in a variable of fails()" in suspect.text
+    assert "in a variable `batch` of fails()" in suspect.text
     traceback.clear_frames(errors[0].__traceback__)
     assert the_suspect(the_leak(detector)).blocks == ITERATIONS - 1, "the advice helps"
 
@@ -383,7 +464,7 @@ def test_the_search_runs_no_code_of_the_programs(detector):
         leak = the_leak(detector)
     assert not calls
     found = {(suspect.name, suspect.blocks) for suspect in leak.suspects}
-    assert found == {(f"{owner}.history[tuple]", 2 * ITERATIONS) for owner in ("trainer", "neighbour")}
+    assert len(found) == 1 and found <= {(f"{owner}.history[tuple]", 2 * ITERATIONS) for owner in ("trainer", "neighbour")}
     del neighbour
 
 
@@ -608,9 +689,9 @@ def test_what_a_function_has_let_go_of_is_reported_as_it_grew():
     process = run_python(program, CACHALOT_LEAK_REPORT=1)
     succeeds(process)
     assert "+4.00 KiB an iteration: 52.00 KiB in 13 blocks" in process.stderr
-    assert "0 bytes in 0 blocks left since the last iteration" in process.stderr
+    assert "  all given back since the last iteration" in process.stderr
     assert "the list `kept` (a variable of main() in <string>) holds 9 tensors" in process.stderr
-    assert "(seen at iteration 10)" in process.stderr
+    assert "(seen at iteration 10, when 9 of its blocks were live)" in process.stderr
 
 
 def test_a_program_without_iterations_is_told_so_and_judged_by_its_allocations():
@@ -627,7 +708,7 @@ passed = torch.empty(1000, device="cuda")
     assert "cachalot leaks: no iteration was seen" in process.stderr and "1 of 1 sites grows" in process.stderr
     assert "every 2 allocations: 312.00 KiB in 39 blocks from <string>:" in process.stderr
     assert "the list `kept` (a variable of main() in <string>) holds " in process.stderr
-    assert "(seen at sample 40)" in process.stderr
+    assert "(seen at sample 40, when " in process.stderr
 
 
 def test_after_a_close_nobody_watches_until_somebody_does_again():
