@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -45,10 +46,11 @@ void thin_out(Samples& samples) {
 
 }  // namespace
 
-// When samples are taken: at the ends of iterations, and between allocations, which are judged where iterations are too few.
-enum Moments : std::size_t { kIterations, kAllocations };
+// When samples are taken: at the ends of the newest iterations; at the ends of some, over the whole run; and between
+// allocations, which are judged where iterations are too few, or the program has gone on for long after the last.
+enum Moments : std::size_t { kIterations, kWholeRun, kAllocations };
 template <typename Value>
-using ByMoments = std::array<Value, 2>;
+using ByMoments = std::array<Value, 3>;
 
 // Of all devices. In step with the allocator's own where all Changes are seen: with the guard on only those of blocks are.
 struct MemorySums {
@@ -66,10 +68,10 @@ struct MemorySums {
   std::size_t idle() const { return reserved - std::min(reserved, allocated); }
 };
 
-// The moments of samples that are counted in allocations. Distances vary at random: those of a constant one, in step with a loop, would show a phase of the loop as growth. Not thread-safe.
+// The moments of samples that are counted in allocations, or in iterations of the whole run. Distances vary at random: those of a constant one, in step with a loop, would show a phase of the loop as growth. Not thread-safe.
 class SampleClock {
  public:
-  // Counts an allocation. Returns true if it is the moment of a sample.
+  // Counts one. Returns true if it is the moment of a sample.
   bool tick() {
     ++ticks_;
     if (--left_ > 0) return false;
@@ -134,12 +136,14 @@ class SiteTable {
     ++iterations_;
     if (!keeps_all) forget_empty_sites();
     for (auto& [stack, site] : sites_) {
-      if (site.live_blocks == 0) site.samples[kIterations].clear();
+      if (site.live_blocks > 0) continue;
+      site.samples[kIterations].clear();
+      site.samples[kWholeRun].clear();
     }
   }
   void take_samples(Moments moments, std::size_t window) {
     for (auto& [stack, site] : sites_) {
-      if (moments == kIterations && site.live_blocks == 0) continue;
+      if (moments != kAllocations && site.live_blocks == 0) continue;
       append(site.samples[moments], site.live_bytes, window);
       site.sampled_blocks[moments] = site.live_blocks;
     }
@@ -244,7 +248,10 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     const Lock lock(mutex_);
     try {
       // Sampled before: what is needed for a moment only is free again before the next allocation.
-      if (change.action == Action::alloc && clock_.tick()) take_samples_between_allocations();
+      if (change.action == Action::alloc && clock_.tick()) {
+        take_spread_samples(kAllocations, clock_);
+        if (options_.on_sample) options_.on_sample();
+      }
       if (change.action == Action::alloc) table_.allocated(change, stack);
       if (change.action == Action::free_requested) table_.freed(change);
       sums_.add(change);
@@ -260,6 +267,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     const bool is_warm = table_.iterations() >= options_.warm_up;
     table_.end_iteration(!has_iterations());
     if (is_warm) take_samples(kIterations);
+    if (is_warm && run_clock_.tick()) take_spread_samples(kWholeRun, run_clock_);
     if (!has_iterations()) {
       clock_.count_from_now_on();
       return;
@@ -274,9 +282,8 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     require_own_process(kName);
     const Lock lock(mutex_);
     std::vector<Growing> growing;
-    const Judge judge = this->judge();
-    table_.for_each([&](const SiteTable::Site& site) {
-      if (const auto trend = judge.growth(site.samples)) growing.push_back({&site, *trend});
+    table_.for_each([&](const SiteTable::Site& site) CACHALOT_REQUIRES(mutex_) {
+      if (const auto growth = growing_site(site)) growing.push_back(*growth);
     });
     count = growing.size();
     std::ranges::sort(growing, std::greater<>(), [](const Growing& leak) { return leak.trend.slope; });
@@ -297,8 +304,8 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     if (reserved_[judged()].empty()) return report;
     report.reserved_bytes = reserved_[judged()].back();
     report.idle_bytes = idle_[judged()].back();
-    const auto idle = judge().growth(idle_);
-    const auto reserved = judge().growth(reserved_);
+    const auto idle = growth(idle_, judged());
+    const auto reserved = growth(reserved_, judged());
     // Where live memory grows more, what its segments leave idle is no finding of its own.
     if (idle && reserved && 2 * idle->slope > reserved->slope) report.idle_bytes_per_iteration = idle->slope;
     return report;
@@ -317,20 +324,23 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     const bool has_gone_on = clock_.ticks() > kManyIterations * (1 + allocations_of_iteration());
     return has_iterations() && !has_gone_on ? kIterations : kAllocations;
   }
-  // Which samples are judged, and of how many at least.
-  struct Judge {
-    Moments moments;
-    std::size_t fewest;
-    double min_confidence;
-
-    std::optional<Trend> growth(const ByMoments<Samples>& samples) const {
-      return samples[moments].size() < fewest ? std::nullopt : growth_of(samples[moments], min_confidence);
-    }
-  };
-  Judge judge() const CACHALOT_REQUIRES(mutex_) {
+  std::optional<Trend> growth(const ByMoments<Samples>& samples, Moments moments) const CACHALOT_REQUIRES(mutex_) {
     // The first iterations allocate what stays: that must be a small part.
-    const bool has_few = judged() == kAllocations && table_.iterations() > 0;
-    return {judged(), has_few ? 3 * kFewestSamples : kFewestSamples, options_.min_confidence};
+    const bool has_few = moments == kAllocations && table_.iterations() > 0;
+    if (samples[moments].size() < (has_few ? 3 * kFewestSamples : kFewestSamples)) return std::nullopt;
+    return growth_of(samples[moments], options_.min_confidence);
+  }
+  // Growth too slow for the newest iterations, that of a list for each epoch say; nullopt while these are all there are.
+  // It must last until the end: a cache that was full before then is none.
+  std::optional<Trend> growth_over_run(const ByMoments<Samples>& samples) const CACHALOT_REQUIRES(mutex_) {
+    const std::size_t distance = run_clock_.distance();
+    auto trend = distance > 1 ? growth(samples, kWholeRun) : std::nullopt;
+    if (!trend) return std::nullopt;
+    const std::span<const std::size_t> all(samples[kWholeRun]);
+    const auto last = all.last(all.size() / 6);
+    if (std::ranges::max(last) <= std::ranges::max(all.first(all.size() - last.size()))) return std::nullopt;
+    trend->slope /= static_cast<double>(distance);
+    return trend;
   }
   std::size_t sample_allocations() const CACHALOT_REQUIRES(mutex_) {
     return judged() == kAllocations ? clock_.distance() : 0;
@@ -347,35 +357,45 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     change(idle_[moments]);
   }
   // They cover all since the clock began: of a full window every second one goes, and then the distances are twice as long.
-  void take_samples_between_allocations() CACHALOT_REQUIRES(mutex_) {
-    if (reserved_[kAllocations].size() == options_.window) {
-      change_samples(kAllocations, thin_out);
-      clock_.double_distance();
+  void take_spread_samples(Moments moments, SampleClock& clock) CACHALOT_REQUIRES(mutex_) {
+    if (reserved_[moments].size() == options_.window) {
+      change_samples(moments, thin_out);
+      clock.double_distance();
     }
-    take_samples(kAllocations);
-    if (options_.on_sample) options_.on_sample();
+    take_samples(moments);
   }
 
   struct Growing {
     const SiteTable::Site* site;
     Trend trend;
+    Moments moments;  // kIterations or kAllocations
   };
+
+  // What grew from iteration to iteration did so, however long the program has gone on since.
+  std::optional<Growing> growing_site(const SiteTable::Site& site) const CACHALOT_REQUIRES(mutex_) {
+    if (has_iterations()) {
+      if (const auto trend = growth(site.samples, kIterations)) return Growing{&site, *trend, kIterations};
+      if (const auto trend = growth_over_run(site.samples)) return Growing{&site, *trend, kIterations};
+    }
+    const auto trend = judged() == kAllocations ? growth(site.samples, kAllocations) : std::nullopt;
+    return trend ? std::optional(Growing{&site, *trend, kAllocations}) : std::nullopt;
+  }
 
   std::vector<Leak> described(const std::vector<Growing>& growing) const CACHALOT_REQUIRES(mutex_) {
     const std::vector<AllocationSite> sites = table_.sites([&](const SiteTable::Site& site) {
       return std::ranges::find(growing, &site, &Growing::site) != growing.end();
     });
     std::vector<Leak> leaks;
-    for (const auto& [site, trend] : growing) {
+    for (const auto& [site, trend, moments] : growing) {
       const auto found = std::ranges::find(sites, site->stack, &AllocationSite::stack);
       const AllocationSite freed{site->stack, 0, 0, site->allocated_blocks, 0, 0, {}};
       leaks.push_back({.site = found != sites.end() ? *found : freed,
                        .bytes_per_iteration = trend.slope,
                        .confidence = trend.confidence,
-                       .iterations = site->samples[judged()].size(),
-                       .sample_allocations = sample_allocations(),
-                       .highest_bytes = std::max(site->live_bytes, site->samples[judged()].back()),
-                       .highest_blocks = std::max(site->live_blocks, site->sampled_blocks[judged()])});
+                       .iterations = site->samples[moments].size(),
+                       .sample_allocations = moments == kAllocations ? clock_.distance() : 0,
+                       .highest_bytes = std::max(site->live_bytes, site->samples[moments].back()),
+                       .highest_blocks = std::max(site->live_blocks, site->sampled_blocks[moments])});
     }
     return leaks;
   }
@@ -383,7 +403,8 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   const LeakDetectorOptions options_;
   mutable SleepingMutex mutex_;  // taken under the devices' locks; nothing is called under it
   SiteTable table_ CACHALOT_GUARDED_BY(mutex_);
-  SampleClock clock_ CACHALOT_GUARDED_BY(mutex_);
+  SampleClock clock_ CACHALOT_GUARDED_BY(mutex_);      // of allocations
+  SampleClock run_clock_ CACHALOT_GUARDED_BY(mutex_);  // of iterations
   MemorySums sums_ CACHALOT_GUARDED_BY(mutex_);
   std::uint64_t allocations_ CACHALOT_GUARDED_BY(mutex_) = 0;  // until the last step
   ByMoments<Samples> reserved_ CACHALOT_GUARDED_BY(mutex_);    // taken with those of the sites

@@ -25,6 +25,7 @@ from ._plug import Functions, Plug
 from ._text import bytes_text
 
 LISTED = 10  # sites that a report lists, unless asked for more
+_FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/leaks/trend.h
 
 # What autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
 _OPERATION = re.compile(r"\btorch::autograd::(?:generated::)?(\w+)::apply\(")
@@ -144,16 +145,14 @@ class LeakReport:
     idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it and live memory less; else 0
     leaks: tuple[Leak, ...]  # the steepest
     sites: tuple[AllocationSite, ...]  # with the most live bytes
+    judges_iterations: bool = False  # whether there were enough of them
 
     def __str__(self) -> str:
         verb = "grows" if self.leak_count == 1 else "grow"
         grow = f"{self.leak_count} of {max(self.site_count, self.leak_count)} sites {verb}"
         found = f"{grow} after {self.iterations} iterations"
         if self.sample_allocations:
-            seen = "no iteration was seen: no optimizer made a step, and nothing called cachalot.watch_leaks().step()"
-            if self.iterations:
-                seen = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'} seen, too few or long ago"
-            found = f"{seen}. Judged from allocation to allocation, where loading a model looks like a leak, {grow}"
+            found = f"{self._judged_by_allocations}, {grow}"
         lines = [f"cachalot leaks: {found}; {_held(self.live_bytes, self.live_blocks)} live"]
         lines += map(str, self.leaks)
         if self.leak_count > len(self.leaks):
@@ -165,6 +164,16 @@ class LeakReport:
                 "pieces that serve no later one: pad them to a few sizes, or use the page heap (CACHALOT_CONF=heap:pages)"
             )
         return "\n".join(lines)
+
+    @property
+    def _judged_by_allocations(self) -> str:
+        seen = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'} seen"
+        if self.judges_iterations:
+            return f"{seen}, and the program went on for long after the last. Judged by these and by the allocations since"
+        few = "no iteration was seen: no optimizer made a step, and nothing called cachalot.watch_leaks().step()"
+        if self.iterations:
+            few = f"{seen}, too few to judge by"
+        return f"{few}. Judged from allocation to allocation, where loading a model looks like a leak"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +242,7 @@ class LeakDetector:
         self._plug = _plug()
         soon = ctypes.cast(_AFTER_SAMPLE, ctypes.c_void_p) if on_optimizer_step else None
         self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, soon, bad_input=ValueError)
+        self._warm_up = warm_up
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
         self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
         self._looks: _Looks | None = None
@@ -258,7 +268,8 @@ class LeakDetector:
             found = _suspects.find([set(leak.some_addresses) for leak in leaks])
             leaks = [dataclasses.replace(leak, suspects=self._best(leak, found[i])) for i, leak in enumerate(leaks)]
         sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
-        return LeakReport(leaks=tuple(leaks), sites=sites, **json)
+        enough = json["iterations"] >= self._warm_up + _FEWEST_SAMPLES
+        return LeakReport(leaks=tuple(leaks), sites=sites, judges_iterations=enough, **json)
 
     def close(self) -> None:
         """Stops the detector; allocations cost the same as before it. A second call does nothing."""

@@ -193,6 +193,43 @@ TEST(LeakDetector, JudgesByAllocationsAfterTheLastStepAndWhereStepsAreFew) {
   }
 }
 
+// It trains, and then it serves: what grew while it trained is a leak, however long it serves.
+TEST(LeakDetector, JudgesByIterationsHoweverLongTheProgramGoesOnAfterThem) {
+  World world;
+  LeakDetector detector(world.allocator);
+  for (int step = 0; step < 30; ++step) {
+    for (int i = 0; i < 10; ++i) use_for_a_moment(world);
+    keep_a_loss(world);
+    detector.step();
+  }
+  for (int i = 0; i < 2000; ++i) use_for_a_moment(world);
+  const std::vector<Leak> leaks = detector.leaks();
+  ASSERT_EQ(leaks.size(), 1u) << to_string(detector.report());
+  EXPECT_TRUE(is_at(leaks[0].site, "keep_a_loss"));
+  EXPECT_EQ(leaks[0].sample_allocations, 0u);
+  EXPECT_DOUBLE_EQ(leaks[0].bytes_per_iteration, 512);
+  for (int i = 0; i < 6000; ++i) keep_an_activation(world);
+  EXPECT_EQ(detector.leaks().size(), 2u) << "by the allocations since, too\n" << to_string(detector.report());
+}
+
+// Once in an epoch of 100 iterations something is kept: the newest 64 do not show it. A cache that is full is no leak.
+TEST(LeakDetector, FindsGrowthFromEpochToEpochOverTheWholeRun) {
+  for (const int last_epoch : {9, 6}) {
+    World world;
+    LeakDetector detector(world.allocator);
+    for (int step = 0; step < 950; ++step) {
+      use_for_a_moment(world);
+      if (step % 100 == 99 && step / 100 < last_epoch) keep_a_loss(world);
+      detector.step();
+    }
+    const std::vector<Leak> leaks = detector.leaks();
+    ASSERT_EQ(leaks.size(), last_epoch == 9 ? 1u : 0u) << to_string(detector.report());
+    if (leaks.empty()) continue;
+    EXPECT_EQ(leaks[0].sample_allocations, 0u);
+    EXPECT_NEAR(leaks[0].bytes_per_iteration, 5.12, 1);
+  }
+}
+
 // Loading grows and ends; an iteration of 50 allocations rises and falls, whatever of it the samples hit.
 TEST(LeakDetector, TakesNeitherLoadingNorIterationsForLeaksWhereNoStepIsMade) {
   World world;

@@ -711,6 +711,15 @@ passed = torch.empty(1000, device="cuda")
     assert "(seen at sample 40, when " in process.stderr
 
 
+def test_what_grew_over_the_iterations_is_reported_however_long_the_program_goes_on():
+    after = "for _ in range(200):\n    passed = torch.empty(1000, device='cuda')\n"
+    process = run_python(LEAKING + after, CACHALOT_LEAK_REPORT=1)
+    succeeds(process)
+    assert "14 iterations seen, and the program went on for long after the last. Judged by these and" in process.stderr
+    assert "+4.00 KiB an iteration: 56.00 KiB in 14 blocks" in process.stderr
+    assert "the list `kept` (a global of __main__) holds 14 tensors" in process.stderr
+
+
 def test_after_a_close_nobody_watches_until_somebody_does_again():
     closed = """
 with cachalot.watch_leaks(report_at_exit=True) as closed:
@@ -734,7 +743,7 @@ assert cachalot.leaks() == ()
     process = run_python(closed + again)
     succeeds(process)
     assert "Traceback" not in process.stderr
-    assert process.stderr.count("cachalot leaks: ") == 1 and "1 iteration seen, too few" in process.stderr
+    assert process.stderr.count("cachalot leaks: ") == 1 and "1 iteration seen, too few to judge by. " in process.stderr
 
 
 def test_a_forked_child_counts_nothing_and_reports_nothing():

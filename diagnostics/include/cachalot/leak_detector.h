@@ -79,16 +79,19 @@ struct LeakReport {
 /// Constant and oscillating sites, and caches that are full, are no leaks. A cache that fills looks
 /// like a leak until it is full.
 ///
+/// A site is a leak, too, if samples of the whole run pass these tests and the largest is in the
+/// last sixth: `window` samples are at most so many steps apart that they cover all steps.
+///
 /// The detector also samples by itself, after a number of allocations, which doubles when `window`
 /// samples are full, so that they cover the whole run. It judges by these samples where there are
-/// fewer than warm_up + 8 steps, and where the program has gone on for the allocations of four
-/// steps since the last one. Loading a model, or one long operation, then looks like a leak while
-/// it lasts.
+/// fewer than warm_up + 8 steps, and by them as well where the program has gone on for the
+/// allocations of four steps since the last one. Loading a model, or one long operation, then looks
+/// like a leak while it lasts.
 ///
 /// The detector does not know blocks that were allocated before it was made. Memory use is bounded
-/// by the live blocks plus `window` samples per site. The detector may outlive the allocator.
-/// Cost: while it exists, each allocation takes a call stack (docs/leaks.md has the figure) and
-/// goes past the thread caches.
+/// by the live blocks plus three times `window` samples per site. The detector may outlive the
+/// allocator. Cost: while it exists, each allocation takes a call stack (docs/leaks.md has the
+/// figure) and goes past the thread caches.
 ///
 /// Thread safety: every method may be called from any thread; allocations of all threads are seen.
 /// In a forked child step, leaks and report throw InvalidArgument (docs/process_life.md).
