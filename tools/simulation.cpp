@@ -532,7 +532,8 @@ bool lacked_memory(const json& device, const json* torch, bool failed) {
 
 bool failed(const Simulation& simulation, const ProcessReport& report) {
   const json error = report.torch.is_null() ? json() : report.torch.value("ended_by", json());
-  if (!error.is_null() && !error.at("may_be_of_memory")) return false;  // it went on, and then failed for another reason
+  if (!error.is_null() && !error.at("may_be_of_memory"))
+    return false;  // it went on, and then failed for another reason
   const json status = report.driver.is_null() ? json() : report.driver.at("exit_status");
   return !simulation.ending.is_good() || (!status.is_null() && status != 0);
 }

@@ -588,8 +588,7 @@ std::string to_string(const Leak& leak) {
   const bool was_higher = leak.highest_bytes > leak.site.live_bytes;
   return formatted(
       "+{} {} (confidence {:.4f}): {}{}\n{}", format_bytes(static_cast<std::size_t>(leak.bytes_per_iteration)),
-      per(leak.sample_allocations),
-      std::min(leak.confidence, 0.9999),  // it is a test: never certain
+      per(leak.sample_allocations), std::min(leak.confidence, 0.9999),  // it is a test: never certain
       was_higher ? held(leak.highest_bytes, leak.highest_blocks) + " when the last iteration ended; now " : "",
       headline(leak.site), lines(leak.site.stack, "  "));
 }
@@ -605,10 +604,10 @@ std::string to_string(const LeakReport& report) {
     text += formatted("and {} more\n", report.leak_count - report.leaks.size());
   }
   if (report.idle_bytes_per_iteration > 0) {
-    text += formatted("+{} {} of reserved memory that lies idle: {} of {}\n",
-                      format_bytes(static_cast<std::size_t>(report.idle_bytes_per_iteration)),
-                      per(report.sample_allocations),
-                      format_bytes(report.idle_bytes), format_bytes(report.reserved_bytes));
+    text +=
+        formatted("+{} {} of reserved memory that lies idle: {} of {}\n",
+                  format_bytes(static_cast<std::size_t>(report.idle_bytes_per_iteration)),
+                  per(report.sample_allocations), format_bytes(report.idle_bytes), format_bytes(report.reserved_bytes));
   }
   return text;
 }
