@@ -7,15 +7,13 @@ global variable, a cache, an exception. Where they came together on the way up, 
 
 Nothing is guessed: a suspect was found by its references, or it is not named. What C++ code keeps without Python is not found.
 
-The search runs no code of the program's but its finalizers and metaclasses: it may do and raise anything. What it finds is asked for its type (isinstance
-would ask a proxy for __class__) and read by the methods of dict, list, tuple and torch.Tensor, whatever their subclasses have;
-it is not shown by its repr.
+The search runs no code of the program's but its finalizers and metaclasses: it may do and raise anything. What it finds is read
+by _objects, and is not shown by its repr.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import contextvars
 import functools
 import gc
@@ -29,6 +27,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from . import _objects
 from ._leaks import Suspect, is_of_library, shown
 
 _DEEPEST = 12  # references from a tensor up to a name
@@ -37,21 +36,16 @@ _WORST = sys.maxsize  # rank of a name: any other says more
 _OF_LIBRARY = _WORST - 1  # rank of the global variables of a library
 _MOST_NODES = 20_000  # objects looked at for one leak
 _MANY_NODES = 400  # for which the garbage collector's own search takes longer than one in Python
-_MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
 
 # Of a module, which shows them as attributes, or of a thread's part of a threading.local.
 _MEMBER = re.compile(r"(?:\._(?:parameters|buffers|modules)|<thread>\[ReferenceType\])\['(\w+)'\]")
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
-_CONTAINERS = (list, tuple, dict, set, frozenset)
 _ASYNCIO = ("asyncio.events", "asyncio.tasks", "_asyncio")
-_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # Their methods, for objects whose class may have others.
-_DICT: type[dict[Any, Any]] = dict
 _LIST: type[list[Any]] = list
 _TUPLE: type[tuple[Any, ...]] = tuple
-_PLAIN = (str, bytes, int, float, bool, type(None))  # keys that are shown as they are written
 
 
 def find(leaks: list[set[int]]) -> list[list[Suspect]]:
@@ -163,7 +157,7 @@ class _Search:
     def __init__(self) -> None:
         self._locals = _local_names()
         self._passed_over = _parts_of_uncaught()
-        self._tensors = [_Node(tensor, address) for tensor, address in _cuda_tensors()]
+        self._tensors = [_Node(tensor, address) for tensor, address in _objects.cuda_tensors()]
 
     def suspects(self, addresses: set[int]) -> list[Suspect]:
         nodes = [node for node in self._tensors if node.key in addresses]
@@ -199,27 +193,29 @@ class _Search:
     @functools.cached_property
     def _with_gradients(self) -> list[_Node]:
         """The tensors that have a gradient, with the address of its block."""
-        gradients = ((node.object, _attribute(node.object, "grad")) for node in self._tensors if _attribute(node.object, "is_leaf"))
-        return [_Node(tensor, _cuda_address(gradient)) for tensor, gradient in gradients if gradient is not None]
+        leaves = (node.object for node in self._tensors if _objects.attribute_of(node.object, "is_leaf"))
+        gradients = ((tensor, _objects.attribute_of(tensor, "grad")) for tensor in leaves)
+        return [_Node(tensor, _objects.cuda_address(gradient)) for tensor, gradient in gradients if gradient is not None]
 
     @functools.cached_property
     def _graphs(self) -> list[tuple[_Name, int, set[int]]]:
         """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
-        ends = [_Node(node.object, id(node.object)) for node in self._tensors if _has_graph(node.object)]
+        ends = [_Node(node.object, id(node.object)) for node in self._tensors if _objects.has_graph(node.object)]
         by_key = {node.key: node for node in ends}
         graphs: list[tuple[_Name, int, set[int]]] = []
         for name in self._names(ends):
-            functions, saved = _saved_blocks(_attribute(by_key[key].object, "grad_fn") for key in name.reached)
+            of_graphs = (_objects.attribute_of(by_key[key].object, "grad_fn") for key in name.reached)
+            functions, saved = _objects.saved_blocks(of_graphs)
             graphs.append((name, functions, saved))
         return graphs
 
     @functools.cached_property
     def _gradient_graphs(self) -> list[tuple[_Name, int, set[int]]]:
         """Gradients with graphs of their own: a backward pass with create_graph=True made them."""
-        graphs = [graph for node in self._tensors if (graph := _graph_of_gradient(node.object)) is not None]
+        graphs = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
         if not graphs:
             return []
-        functions, saved = _saved_blocks(graphs)
+        functions, saved = _objects.saved_blocks(graphs)
         name = _Name("gradient", ".grad", "", _Node(None))
         name.reached = set(range(len(graphs)))
         return [(name, functions, saved)]
@@ -249,7 +245,7 @@ class _Search:
         if name is None:
             return False
         names.append(name)
-        if not _is_tensor(node.object):
+        if not _objects.is_tensor(node.object):
             node.left = min(node.left, _ABOVE_NAMES)
         return name.rank in (0, _OF_LIBRARY) or name.name in ("self", "cls")
 
@@ -257,23 +253,23 @@ class _Search:
         import torch
 
         held = node.object
-        if _is(held, functools._lru_cache_wrapper):
-            return _Name("cache", _function_name(held.__wrapped__), "", node)
-        if _is(held, torch._C._FunctionBase):  # the ctx of an autograd function of the program's
+        if _objects.is_kind(held, functools._lru_cache_wrapper):
+            return _Name("cache", _objects.function_name(held.__wrapped__), "", node)
+        if _objects.is_kind(held, torch._C._FunctionBase):  # the ctx of an autograd function of the program's
             return _Name("context", type(held).__name__.removesuffix("Backward"), "", node)
-        if _is(held, BaseException):
+        if _objects.is_kind(held, BaseException):
             return _Name("exception", type(held).__name__, "", node, _WORST)
         variables = self._locals.get(id(held))
         if variables is not None:  # the innermost function's says most, and the outermost lives longest
             return _Name("variable", variables[0].name, variables[0].place, node, min(each.rank for each in variables))
-        if _is(held, dict) and node.below is not None:
-            module = _module_of(held)
+        if _objects.is_kind(held, dict) and node.below is not None:
+            module = _objects.module_of(held)
             if module is not None:
-                key = _key_of(held, node.below.object)
-                name = key if type(key) is str else _short(key)
-                rank = _OF_LIBRARY if _is_of_library_module(module) else 0
+                key = _objects.key_of(held, node.below.object)
+                name = key if type(key) is str else _objects.shown_key(key)
+                rank = _OF_LIBRARY if _objects.is_of_library_module(module) else 0
                 return _Name("variable", name, f"a global of {module}", node.below, rank)
-        if _is(held, type) and node.below is not None:
+        if _objects.is_kind(held, type) and node.below is not None:
             return _Name("variable", held.__qualname__, "a class", node)
         return None
 
@@ -303,15 +299,15 @@ class _Ascent:
                 continue
             children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
             if type(referrer).__module__ in _ASYNCIO:  # of a task that waits the context variable says more
-                children = [child for child in children if not _is(child.object, contextvars.Context)]
+                children = [child for child in children if not _objects.is_kind(child.object, contextvars.Context)]
             for child in children:
                 ends.pop(id(child.object), None)
-            if _is(referrer, dict) and _module_of(referrer) is not None:  # each of its variables is a name
+            if _objects.is_kind(referrer, dict) and _objects.module_of(referrer) is not None:  # each of its variables is a name
                 for child in children:
                     self._add(referrer, [child], (id(referrer), id(child.object)))
             elif children:
                 self._add(referrer, children, id(referrer))
-        self.ends += [node for node in ends.values() if not _is_tensor(node.object)]
+        self.ends += [node for node in ends.values() if not _objects.is_tensor(node.object)]
 
     def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
         node = self._nodes.get(key)
@@ -385,7 +381,7 @@ def _of_longest_life(names: list[_Name]) -> list[_Name]:
 
 def _is_worth_naming(end: _Name, known: set[int]) -> bool:
     """Whether an end without a name holds several tensors, or a generator does, that no name leads to."""
-    return (len(end.reached) > 1 or any(map(_is_generator, end.passed))) and not end.reached <= known
+    return (len(end.reached) > 1 or any(map(_objects.is_waiting_generator, end.passed))) and not end.reached <= known
 
 
 def _referrers(below: dict[int, _Node]) -> Iterable[Any]:
@@ -404,7 +400,7 @@ def _by_attributes(name: _Name) -> list[_Name]:
     nodes = [name.top, *(node for node, _ in name.way)]
     last = nodes[-1]
     above = nodes[-2].object if len(nodes) > 1 else None
-    owner = above if above is not None and _is(last.object, dict) else last.object
+    owner = above if above is not None and _objects.is_kind(last.object, dict) else last.object
     is_object = all(_label(last.object, child.object, above).startswith(".") for child in last.children) or _module_part(name)
     is_chain = any(type(child.object) is type(owner) for child in last.children)
     most = max((_count(child.reached) for child in last.children), default=0)
@@ -447,9 +443,9 @@ def _count(bits: int) -> int:
 
 
 def _is_ours(referrer: Any) -> bool:
-    if _is(referrer, types.FrameType):
+    if _objects.is_kind(referrer, types.FrameType):
         return _is_own(referrer.f_code)
-    return _is(referrer, (_Node, _Search, types.ModuleType))
+    return _objects.is_kind(referrer, (_Node, _Search, types.ModuleType))
 
 
 def _merged(names: list[_Name]) -> list[_Name]:
@@ -463,7 +459,7 @@ def _merged(names: list[_Name]) -> list[_Name]:
 
 
 def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
-    kinds = {type(node.object).__name__ for node in circle if not _is(node.object, _CONTAINERS)}
+    kinds = {type(node.object).__name__ for node in circle if not _objects.is_kind(node.object, _objects.CONTAINERS)}
     name = _Name("cycle", " and ".join(sorted(kinds)), "", circle[0])
     name.reached = reached
     return name
@@ -507,7 +503,7 @@ def _kind(finding: _Finding) -> str:
     name, holder = finding.name, finding.name.holder
     if name.kind in ("cycle", "gradient", "cache", "context"):
         return name.kind
-    if any(_is(node.object, BaseException) for node in _nodes_below(name.top)):
+    if any(_objects.is_kind(node.object, BaseException) for node in _nodes_below(name.top)):
         return "exception"
     if _hooked(name):
         return "many hook"
@@ -515,13 +511,13 @@ def _kind(finding: _Finding) -> str:
         return "finalizers container"
     if _module_part(name):
         return "module container"
-    if any(_is(held, types.FunctionType) for held in name.passed):
+    if any(_objects.is_kind(held, types.FunctionType) for held in name.passed):
         return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
-    if any(map(_is_generator, name.passed)):
+    if any(map(_objects.is_waiting_generator, name.passed)):
         return "generator"
     if name.kind == "unnamed":
         return "unnamed container"
-    if _is(holder, _CONTAINERS) or len(name.reached) > 1:
+    if _objects.is_kind(holder, _objects.CONTAINERS) or len(name.reached) > 1:
         return "container"
     return "graph" if finding.functions is not None else "variable"
 
@@ -547,7 +543,7 @@ def _words_of_gradients(finding: _Finding) -> tuple[str, str]:
 def _words_of_context(finding: _Finding) -> tuple[str, str]:
     name = finding.name
     attribute = name.shown_path.removeprefix(name.name) or ".…"
-    is_own = any(_attribute(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
+    is_own = any(_objects.attribute_of(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
     kept = "its own output, a cycle that lives until the garbage collector runs" if is_own else "tensors"
     text = (
         f"`ctx{attribute}` of the autograd function {name.name} keeps {kept}: {len(finding.kept)} of these blocks. "
@@ -573,10 +569,10 @@ def _words_of_cache(finding: _Finding) -> tuple[str, str]:
 
 def _words_of_exception(finding: _Finding) -> tuple[str, str]:
     name = finding.name
-    kind = next(type(node.object).__name__ for node in _nodes_below(name.top) if _is(node.object, BaseException))
+    kind = next(type(node.object).__name__ for node in _nodes_below(name.top) if _objects.is_kind(node.object, BaseException))
     held = f"{_tensors(finding)}{_variable_of_frame(name)}"
-    if name.name and not any(_is(passed, BaseException) for passed in name.passed):
-        count = sum(_is(child.object, BaseException) for child in name.holder_node.children)
+    if name.name and not any(_objects.is_kind(passed, BaseException) for passed in name.passed):
+        count = sum(_objects.is_kind(child.object, BaseException) for child in name.holder_node.children)
         several = f"{count} exceptions" if count > 1 else "exceptions"
         text = f"the {_shown_type(name)} {name.where} holds {several}, {kind} say, whose tracebacks hold {held}. Keep their text"
     else:
@@ -603,7 +599,7 @@ def _words_of_module(finding: _Finding) -> tuple[str, str]:
 
 def _words_of_function(finding: _Finding) -> tuple[str, str]:
     name = finding.name
-    function = next(_function_name(held) for held in name.passed if _is(held, types.FunctionType))
+    function = next(_objects.function_name(held) for held in name.passed if _objects.is_kind(held, types.FunctionType))
     kind = _kind(finding)
     role, cure = _HOLDERS["default" if kind == "closure" and _is_default(name.passed) else kind]
     reached = f", reached as {name.where}," if name.name else ""
@@ -612,11 +608,11 @@ def _words_of_function(finding: _Finding) -> tuple[str, str]:
 
 def _words_of_generator(finding: _Finding) -> tuple[str, str]:
     name = finding.name
-    last = max(i for i, held in enumerate(name.passed) if _is_generator(held))
+    last = max(i for i, held in enumerate(name.passed) if _objects.is_waiting_generator(held))
     generator = name.passed[last]
     labels = [name.name, *(label for _, label in name.way)]
     outer, inner = "".join(labels[: last + 1]), "".join(labels[last + 1 :]).removeprefix(".")
-    kind = "generator" if _is(generator, types.GeneratorType) else "coroutine"
+    kind = "generator" if _objects.is_kind(generator, types.GeneratorType) else "coroutine"
     place = f" ({name.place})" if name.place else ""
     reached = f" reached as `{outer}`{place}," if outer else ""
     through = f" through `{inner}`" if inner else ""
@@ -637,12 +633,12 @@ def _words_of_unnamed(finding: _Finding) -> tuple[str, str]:
 def _words_of_object(finding: _Finding) -> tuple[str, str]:
     name, holder, count = finding.name, finding.name.holder, len(finding.name.reached)
     what = _shown_type(name)
-    if _is(holder, _CONTAINERS) or (count > 1 and not _is_tensor(holder)):
+    if _objects.is_kind(holder, _objects.CONTAINERS) or (count > 1 and not _objects.is_tensor(holder)):
         text = f"the {what} {name.where} holds {_tensors(finding)}"
-    elif _is(holder, types.FrameType):
+    elif _objects.is_kind(holder, types.FrameType):
         text = f"{name.where} keeps a frame that holds {_tensors(finding)}"
     else:
-        one = _is_tensor(holder) and count == 1
+        one = _objects.is_tensor(holder) and count == 1
         text = f"{name.where} holds a tensor of {_bytes_of(holder)}" if one else f"{name.where} holds {_tensors(finding)}"
     has_graph = finding.functions is None and _any_has_graph(name)
     if has_graph:
@@ -659,7 +655,7 @@ _CURES = {
 def _cure(finding: _Finding, has_graph: bool) -> str:
     if finding.functions is not None and len(finding.name.reached) == 1:
         return ".detach() it between iterations"
-    if finding.functions is not None and _is(finding.name.holder, tuple):  # a hidden state, which nobody can empty
+    if finding.functions is not None and _objects.is_kind(finding.name.holder, tuple):  # a hidden state, which nobody can empty
         return ".detach() its tensors between iterations"
     if finding.functions is not None or has_graph:
         return "Keep loss.item() or .detach().cpu(), or empty it after backward()"
@@ -692,18 +688,19 @@ _HOLDERS = {
 
 
 def _is_default(passed: list[Any]) -> bool:
-    defaults = [value for held in passed if _is(held, types.FunctionType) for value in (held.__defaults__, held.__kwdefaults__)]
+    functions = [held for held in passed if _objects.is_kind(held, types.FunctionType)]
+    defaults = [value for function in functions for value in (function.__defaults__, function.__kwdefaults__)]
     return any(value is held for held in passed for value in defaults if value is not None)
 
 
 def _hooked(name: _Name) -> str:
     """What the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else ""."""
     objects, path = name.passed, name.shown_path
-    if len(objects) < 2 or not _is(objects[-1], dict):  # the hooks of all modules are a global
-        return path if path.endswith("_hooks") and _is(objects[-1], dict) else ""
+    if len(objects) < 2 or not _objects.is_kind(objects[-1], dict):  # the hooks of all modules are a global
+        return path if path.endswith("_hooks") and _objects.is_kind(objects[-1], dict) else ""
     above = objects[-2]
-    if _is_tensor(above):
-        of_tensor = (_attribute(above, "_backward_hooks"), _attribute(above, "_post_accumulate_grad_hooks"))
+    if _objects.is_tensor(above):
+        of_tensor = (_objects.attribute_of(above, "_backward_hooks"), _objects.attribute_of(above, "_post_accumulate_grad_hooks"))
         return path if any(hooks is objects[-1] for hooks in of_tensor) else ""
     owner, _, attribute = path.rpartition(".")
     return owner if attribute.endswith("_hooks") else ""
@@ -716,7 +713,7 @@ def _module_part(name: _Name) -> str:
     """What the tensors belong to, if they come together in such a part of a module; else ""."""
     import torch
 
-    is_of_module = len(name.passed) > 2 and any(_is(held, torch.nn.Module) for held in name.passed[-3:-1])
+    is_of_module = len(name.passed) > 2 and any(_objects.is_kind(held, torch.nn.Module) for held in name.passed[-3:-1])
     return _PARTS_OF_MODULE.get(name.path.rpartition(".")[2], "") if is_of_module else ""
 
 
@@ -744,25 +741,25 @@ def _label(above: Any, below: Any, owner: Any) -> str:
 
     The owner is the object from which the way came.
     """
-    if _is(above, dict):
-        key = _key_of(above, below)
-        is_attribute = type(key) is str and key.isidentifier() and _has_attributes(owner, above)
-        return f".{key}" if is_attribute else f"[{_short(key)}]"
-    if _is(below, types.CellType):  # in a closure
+    if _objects.is_kind(above, dict):
+        key = _objects.key_of(above, below)
+        is_attribute = type(key) is str and key.isidentifier() and _objects.has_attributes(owner, above)
+        return f".{key}" if is_attribute else f"[{_objects.shown_key(key)}]"
+    if _objects.is_kind(below, types.CellType):  # in a closure
         return ""
-    if _is(above, threading.local) and _is(below, dict):
+    if _objects.is_kind(above, threading.local) and _objects.is_kind(below, dict):
         return "<thread>"
-    if _is(above, _GENERATORS):
-        variable = _variable_name(_frame_of(above), below)
+    if _objects.is_kind(above, _objects.GENERATORS):
+        variable = _variable_name(_objects.frame_of(above), below)
         return f".{variable}" if variable else ""
-    if _is(above, (list, tuple)):
-        items = _LIST.__iter__(above) if _is(above, list) else _TUPLE.__iter__(above)
+    if _objects.is_kind(above, (list, tuple)):
+        items = _LIST.__iter__(above) if _objects.is_kind(above, list) else _TUPLE.__iter__(above)
         return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
-    attributes = _instance_attributes(above)
+    attributes = _objects.instance_attributes(above)
     if attributes is below:
         return ""
-    named = [(key, held) for key, held in _items(attributes or {}) if type(key) is str]
-    return next((f".{key}" for key, held in [*named, *_slots(above)] if held is below), "")
+    named = [(key, held) for key, held in _objects.items(attributes or {}) if type(key) is str]
+    return next((f".{key}" for key, held in [*named, *_objects.slots(above)] if held is below), "")
 
 
 def _graph_keeps(finding: _Finding) -> str:
@@ -777,11 +774,11 @@ def _tensors(finding: _Finding) -> str:
 
 
 def _bytes_of(tensor: Any) -> str:
-    return f"{_storage(tensor).nbytes():,} bytes"
+    return f"{_objects.storage_of(tensor).nbytes():,} bytes"
 
 
 def _any_has_graph(name: _Name) -> bool:
-    return any(_is_tensor(node.object) and _has_graph(node.object) for node in _nodes_below(name.top))
+    return any(_objects.is_tensor(node.object) and _objects.has_graph(node.object) for node in _nodes_below(name.top))
 
 
 def _nodes_below(node: _Node | None) -> Iterator[_Node]:
@@ -793,7 +790,7 @@ def _nodes_below(node: _Node | None) -> Iterator[_Node]:
 def _variable_of_frame(name: _Name) -> str:
     for node in _nodes_below(name.top):
         held = node.object
-        if _is(held, types.FrameType) and node.below is not None and not is_of_library(held.f_code.co_filename):
+        if _objects.is_kind(held, types.FrameType) and node.below is not None and not is_of_library(held.f_code.co_filename):
             variable = _variable_name(held, node.below.object)
             variable = f"a variable `{variable}`" if variable else "a variable"
             return f", in {variable} of {held.f_code.co_name}() at {shown(held.f_code.co_filename)}:{held.f_lineno}"
@@ -801,102 +798,11 @@ def _variable_of_frame(name: _Name) -> str:
 
 
 def _line_of(generator: Any) -> str:
-    frame = _frame_of(generator)
+    frame = _objects.frame_of(generator)
     return f" at {shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
 
-# --- Python's objects ---------------------------------------------------------------------------------------------------
-
-
-def _is(candidate: Any, kind: type | tuple[type, ...]) -> bool:
-    return issubclass(type(candidate), kind)  # isinstance would ask proxies for __class__
-
-
-def _is_tensor(candidate: Any) -> bool:
-    import torch
-
-    return _is(candidate, torch.Tensor)
-
-
-def _cuda_tensors() -> Iterator[tuple[Any, int]]:
-    """Every CUDA tensor that Python knows, with the address of its block."""
-    for candidate in gc.get_objects():
-        if _is_tensor(candidate) and (address := _cuda_address(candidate)):
-            yield candidate, address
-
-
-def _cuda_address(tensor: Any) -> int:
-    """Of its block; 0: it has none on a GPU. The storage knows: a tensor's device may be code of the program's."""
-    try:
-        storage = _storage(tensor)
-        return storage.data_ptr() if storage.device.type == "cuda" else 0
-    except Exception:  # a tensor without memory of its own: fake, functional, sparse
-        return 0
-
-
-def _storage(tensor: Any) -> Any:
-    import torch
-
-    return torch.Tensor.untyped_storage(tensor)
-
-
-def _attribute(tensor: Any, name: str) -> Any:
-    """An attribute as torch.Tensor has it, whatever a subclass has; None, too, where autograd does not tell."""
-    import torch
-
-    try:
-        return getattr(torch.Tensor, name).__get__(tensor)
-    except Exception:  # of a view, say, that was changed in place where that is forbidden
-        return None
-
-
-def _has_graph(tensor: Any) -> bool:
-    return _attribute(tensor, "grad_fn") is not None
-
-
-def _graph_of_gradient(tensor: Any) -> Any:
-    is_parameter = _attribute(tensor, "is_leaf") and _attribute(tensor, "requires_grad")
-    gradient = _attribute(tensor, "grad") if is_parameter else None
-    return None if gradient is None else _attribute(gradient, "grad_fn")
-
-
-def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
-    """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
-    seen: set[Any] = set()
-    blocks: set[int] = set()
-    waiting = [end for end in ends if end is not None]  # a thread may have let go of a graph
-    while waiting and len(seen) < _MOST_FUNCTIONS:
-        function = waiting.pop()
-        if function in seen:
-            continue
-        seen.add(function)
-        blocks.update(_addresses_saved_by(function))
-        waiting += [before for before, _ in function.next_functions if before is not None and before not in seen]
-    return len(seen), blocks
-
-
-def _addresses_saved_by(function: Any) -> Iterator[int]:
-    import torch
-
-    attributes = _instance_attributes(function) if _is(function, torch._C._FunctionBase) else None
-    kept = [held for _, held in _items(attributes or {})]
-    if function.__class__.__name__ == "AccumulateGrad":  # which no backward pass frees
-        kept += [function.variable, _attribute(function.variable, "grad")]
-    kept += [part for held in kept if _is(held, _CONTAINERS) for part in gc.get_referents(held)]
-    yield from (address for tensor in kept if _is_tensor(tensor) and (address := _cuda_address(tensor)))
-    for attribute in _saved_attributes(function.__class__):
-        try:
-            value: Any = getattr(function, attribute)
-            all_saved: Iterable[Any] = value if type(value) in (list, tuple) else [value]
-            data: list[Any] = [saved.data for saved in all_saved if saved is not None]  # as it is saved: hooks are not called
-        except Exception:  # freed by a backward pass
-            continue
-        yield from (address for tensor in data if _is_tensor(tensor) and (address := _cuda_address(tensor)))
-
-
-@functools.cache
-def _saved_attributes(function_type: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(function_type) if name.startswith("_raw_saved_"))
+# --- the names of running functions -------------------------------------------------------------------------------------
 
 
 def _local_names() -> dict[int, list[_Variable]]:
@@ -908,10 +814,11 @@ def _local_names() -> dict[int, list[_Variable]]:
         while walked is not None:
             _add_function(walked, depth, names)
             walked, depth = walked.f_back, depth - 1
-    for exception in _uncaught():
-        for walked in reversed([*_frames_of(exception)]):
+    for exception in _objects.uncaught():
+        for walked in reversed([*_objects.frames_of(exception)]):
             _add_function(walked, _depth(walked), names)
-    for context in [held for held in gc.get_objects() if _is(held, contextvars.Context)]:  # those of waiting tasks, too
+    contexts = [held for held in gc.get_objects() if _objects.is_kind(held, contextvars.Context)]  # of waiting tasks, too
+    for context in contexts:
         for variable, value in context.items():
             names.setdefault(id(value), []).append(_Variable(variable.name, "a context variable", _WORST))
     walked = None  # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
@@ -926,39 +833,11 @@ def _depth(frame: types.FrameType | None) -> int:
     return depth
 
 
-def _uncaught() -> list[BaseException]:
-    """The exceptions by which the program ends, and those from which they were raised: nothing of the program's keeps them."""
-    found: list[BaseException] = []
-    waiting: list[Any] = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
-    while waiting:
-        exception = waiting.pop()
-        if _is(exception, BaseException) and all(exception is not known for known in found):
-            found.append(exception)
-            waiting += [_of_exception(exception, name) for name in ("__cause__", "__context__")]
-    return found
-
-
-def _of_exception(exception: BaseException, name: str) -> Any:
-    return getattr(BaseException, name).__get__(exception)
-
-
-def _tracebacks(exception: BaseException) -> Iterator[types.TracebackType]:
-    traceback = _of_exception(exception, "__traceback__")
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
-
-
-def _frames_of(exception: BaseException) -> Iterator[types.FrameType]:
-    """Those that the exception has left, as if they still ran; the outermost first."""
-    return (traceback.tb_frame for traceback in _tracebacks(exception))
-
-
 def _parts_of_uncaught() -> set[int]:
     """Ids of what the uncaught exceptions consist of. Their functions' variables are names, as those of running functions are."""
     parts: set[int] = set()
-    for exception in _uncaught():
-        parts.update([id(exception)], map(id, _tracebacks(exception)), map(id, _frames_of(exception)))
+    for exception in _objects.uncaught():
+        parts.update([id(exception)], map(id, _objects.tracebacks(exception)), map(id, _objects.frames_of(exception)))
     return parts
 
 
@@ -994,88 +873,3 @@ def _variable_name(frame: types.FrameType | None, value: Any) -> str:
     """The frame's variable with the value; "" where it has no name, as the iterator of a comprehension."""
     named = _variables(frame) if frame is not None else []
     return next((name for name, held in named if held is value and name.isidentifier()), "")
-
-
-def _is_generator(held: Any) -> bool:
-    """Whether it is a generator or coroutine of the program's that waits: one that has ended has no frame."""
-    frame = _frame_of(held) if _is(held, _GENERATORS) else None
-    return frame is not None and not is_of_library(frame.f_code.co_filename)
-
-
-def _frame_of(generator: Any) -> types.FrameType | None:
-    attributes = ("gi_frame", "cr_frame", "ag_frame")
-    return next((getattr(generator, name) for name in attributes if hasattr(generator, name)), None)
-
-
-def _module_of(namespace: dict[Any, Any]) -> str | None:
-    name = _DICT.get(namespace, "__name__")
-    if type(name) is not str:
-        return None
-    if _instance_attributes(sys.modules.get(name)) is namespace:
-        return name
-    return name if _DICT.__contains__(namespace, "__builtins__") else None  # of exec and runpy
-
-
-def _is_of_library_module(name: str) -> bool:
-    file = (_instance_attributes(sys.modules.get(name)) or {}).get("__file__")
-    return name in sys.builtin_module_names or (type(file) is str and is_of_library(file))
-
-
-def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Those of one moment: another thread may add some."""
-    if type(mapping) is dict:
-        return list(mapping.copy().items())  # in one step, as the list is not before Python 3.12
-    try:
-        return list(_DICT.items(mapping))  # copy asks a subclass for its keys
-    except RuntimeError:  # it has changed meanwhile
-        return []
-
-
-def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
-    for key, held in _items(mapping):
-        if held is value or key is value:
-            return key
-    return "?"
-
-
-def _has_attributes(owner: Any, mapping: dict[Any, Any]) -> bool:
-    """Whether the dict, which the owner refers to, has its attributes: a class shows them by a proxy."""
-    return _is(owner, type) or (not _is(owner, _CONTAINERS) and _instance_attributes(owner) is mapping)
-
-
-def _instance_attributes(owner: Any) -> dict[Any, Any] | None:
-    """What Python keeps for the object; None where its class means something else by __dict__, as proxies do."""
-    meanings = (vars(kind)["__dict__"] for kind in type(owner).__mro__ if "__dict__" in vars(kind))
-    meaning: Any = next(meanings, None)
-    if not _is(meaning, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-        return None
-    try:
-        attributes = meaning.__get__(owner)
-    except Exception:  # a proxy's, written in C
-        return None
-    return attributes if _is(attributes, dict) else None
-
-
-def _slots(owner: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of an object whose class has __slots__."""
-    for kind in type(owner).__mro__:
-        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
-            if _is(member, types.MemberDescriptorType):
-                with contextlib.suppress(Exception):  # one that is not set
-                    yield name, member.__get__(owner)
-
-
-def _function_name(function: Any) -> str:
-    if _is(function, types.MethodType):
-        function = function.__func__
-    is_named = _is(function, (types.FunctionType, types.BuiltinFunctionType, type))
-    return f"{function.__qualname__ if is_named else type(function).__name__}()"
-
-
-def _short(key: Any) -> str:
-    text = repr(key) if _is_plain(key) else type(key).__name__
-    return text if len(text) <= 40 else text[:39] + "…"
-
-
-def _is_plain(key: Any) -> bool:
-    return type(key) in _PLAIN or (type(key) in (tuple,) and all(map(_is_plain, key)))
