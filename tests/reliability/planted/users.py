@@ -77,7 +77,7 @@ BUGS = [
         "if (samples.size() == window) samples", "if (samples.size() > window) samples",
         ("leaks",)),
     Bug("the samples of a long run are its last ones", "diagnostics/leaks/leak_detector.cpp",
-        "      clock_.double_distance();\n", "",
+        "      clock.double_distance();\n", "",
         ("leaks",)),
     Bug("ties are as telling as growth", "diagnostics/leaks/trend.cpp",
         "    sum -= times_tied(static_cast<double>(end - at));\n", "",
