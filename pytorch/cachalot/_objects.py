@@ -40,6 +40,16 @@ def cuda_tensors() -> Iterator[tuple[Any, int]]:
             yield candidate, address
 
 
+def object_arrays() -> Iterator[tuple[Any, Any]]:
+    """NumPy's arrays of objects, and who refers to each. A dict of arrays alone is not tracked: then it is the dict's owner."""
+    array: Any = getattr(sys.modules.get("numpy"), "ndarray", None)
+    for owner in gc.get_objects() if array is not None else ():
+        for held in gc.get_referents(owner):
+            is_untracked = is_kind(held, dict) and not gc.is_tracked(held)
+            inside: list[Any] = [value for _, value in items(held)] if is_untracked else [held]
+            yield from ((one, owner) for one in inside if type(one) is array and one.dtype == object)
+
+
 def cuda_address(tensor: Any) -> int:
     """Of its block; 0: it has none on a GPU. The storage knows: a tensor's device may be code of the program's."""
     try:

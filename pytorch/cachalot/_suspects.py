@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from . import _objects
 from ._leaks import Suspect, is_of_library, shown
 
-_DEEPEST = 12  # references from a tensor up to a name
+_DEEPEST = 24  # references from a tensor up to a name
 _ABOVE_NAMES = 3  # references from what has a name up to what lives longer
 _WORST = sys.maxsize  # rank of a name: any other says more
 _OF_LIBRARY = _WORST - 1  # rank of the global variables of a library
@@ -137,6 +137,10 @@ class _Finding(NamedTuple):
     kept: set[int]
 
 
+def _kept_by(findings: list[_Finding]) -> set[int]:
+    return set[int]().union(*(finding.kept for finding in findings))
+
+
 def _that_explain(findings: list[_Finding]) -> list[_Finding]:
     """Those that keep blocks which the ones before do not keep: others hang on the same graph, say, and are no cause.
 
@@ -177,8 +181,13 @@ class _Search:
         for name in contexts:  # whose graph nothing that has a name ends
             if not name.reached.isdisjoint(rest):
                 found[name.key] = _Finding(name, None, name.reached & rest)
-        findings = sorted(found.values(), key=lambda finding: -len(finding.kept))
-        if 2 * len(set[int]().union(*(finding.kept for finding in findings))) < len(addresses):
+        most_kept = max((len(finding.kept) for finding in found.values()), default=1)
+        # Of those that keep nearly as many, the one that lives longest.
+        findings = sorted(found.values(), key=lambda finding: (-(10 * len(finding.kept) // most_kept), finding.name.rank))
+        named = [finding for finding in findings if finding.name.kind != "unnamed"]
+        if 2 * len(_kept_by(named)) >= len(addresses):
+            findings = named  # what has no name is a call's arguments, say
+        if 2 * len(_kept_by(findings)) < len(addresses):
             most = len(findings[0].kept) if findings else 0
             return [_unknown(most, len(addresses), len({node.key for node in nodes}))]
         return [_suspect(finding) for finding in _that_explain(findings)]
@@ -260,8 +269,10 @@ class _Search:
         if _objects.is_kind(held, BaseException):
             return _Name("exception", type(held).__name__, "", node, _WORST)
         variables = self._locals.get(id(held))
-        if variables is not None:  # the innermost function's says most, and the outermost lives longest
-            return _Name("variable", variables[0].name, variables[0].place, node, min(each.rank for each in variables))
+        if variables is not None:  # the innermost function's says most, and the outermost lives longest: of a tensor that counts
+            longest = min(variables, key=lambda each: each.rank)
+            best = longest if _objects.is_tensor(held) else variables[0]
+            return _Name("variable", best.name, best.place, node, longest.rank)
         if _objects.is_kind(held, dict) and node.below is not None:
             module = _objects.module_of(held)
             if module is not None:
@@ -307,7 +318,25 @@ class _Ascent:
                     self._add(referrer, [child], (id(referrer), id(child.object)))
             elif children:
                 self._add(referrer, children, id(referrer))
-        self.ends += [node for node in ends.values() if not _objects.is_tensor(node.object)]
+        for node in ends.values():
+            arrays = self._arrays.get(id(node.object), ())
+            for array, owner in arrays:
+                is_new = id(array.object) not in self._nodes
+                self._add(array.object, [node], id(array.object))
+                if is_new:
+                    self._add(owner.object, [self._nodes[id(array.object)]], id(owner.object))
+            if not arrays and not _objects.is_tensor(node.object):
+                self.ends.append(node)
+
+    @functools.cached_property
+    def _arrays(self) -> dict[int, list[tuple[_Node, _Node]]]:
+        """NumPy's arrays of objects and their owners, by the ids of what they hold: the garbage collector does not know of that."""
+        arrays: dict[int, list[tuple[_Node, _Node]]] = {}
+        for array, owner in _objects.object_arrays():
+            nodes = (_Node(array), _Node(owner))
+            for held in array.flat:
+                arrays.setdefault(id(held), []).append(nodes)
+        return arrays
 
     def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
         node = self._nodes.get(key)
@@ -339,7 +368,6 @@ class _Ascent:
             node.reached = self._bits.get(node.key, 0)
             for child in lower:
                 node.reached |= child.reached
-
 
     def circle(self) -> list[_Node]:
         """Nodes that refer to each other in a circle; empty if there is none."""
@@ -591,10 +619,24 @@ def _words_of_finalizers(finding: _Finding) -> tuple[str, str]:
 def _words_of_module(finding: _Finding) -> tuple[str, str]:
     module = finding.name.shown_path.rpartition(".")[0]
     where = f"`{module}`" + (f" ({finding.name.place})" if finding.name.place else "")
+    if attribute := _attribute_of_tensors(finding.name):
+        return module, (
+            f"the attribute `{attribute}` of the parameters of the module {where} holds {_tensors(finding)}{_graph_keeps(finding)}. "
+            "Empty it, or keep what is needed on the host"
+        )
     return module, (
         f"the {_module_part(finding.name)} of the module {where} hold {_tensors(finding)}{_graph_keeps(finding)}. Add none in a "
         "loop, or delete those of the past"
     )
+
+
+def _attribute_of_tensors(name: _Name) -> str:
+    """The attribute of tensors on the way down in which the others lie; "" where they end it."""
+    nodes = [*_nodes_below(name.holder_node)]
+    for tensor, attributes, held in zip(nodes, nodes[1:], nodes[2:]):
+        if _objects.is_tensor(tensor.object) and _objects.is_kind(attributes.object, dict):
+            return str(_objects.key_of(attributes.object, held.object))
+    return ""
 
 
 def _words_of_function(finding: _Finding) -> tuple[str, str]:

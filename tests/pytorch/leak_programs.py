@@ -385,6 +385,30 @@ w = weight()
 Exp.apply(w).sum().backward()
 w.grad = None
 """)
+leaks("a replay buffer in an array of objects", "main", "container memory.data", "Empty it", """
+import numpy
+memory = types.SimpleNamespace(data=numpy.zeros(1000, dtype=object))
+...
+memory.data[i] = (i, block())  # leaks
+""")
+leaks("an attribute of parameters", "main", "container model", "the attribute `history` of the parameters", """
+model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]).cuda()
+for parameter in model.parameters():
+    parameter.history = []
+...
+for parameter in model.parameters():
+    parameter.history.append(block())  # leaks
+del parameter
+""")
+leaks("hooks of a module deep in objects", "main", "hook net.0.0.1", "call remove()", """
+net = nn.Sequential(nn.Sequential(nn.Sequential(nn.Identity(), nn.Identity())))
+trainer = types.SimpleNamespace(parts=[types.SimpleNamespace(nets={"teacher": net})])
+...
+def save(module, inputs, output, kept=[]):
+    kept.append(output.square())  # leaks
+trainer.parts[0].nets["teacher"][0][0][1].register_forward_hook(save)
+trainer.parts[0].nets["teacher"](block())
+""")
 leaks("a list in an object with slots", "module", "container keeper.kept", "Empty it", """
 class Keeper:
     __slots__ = ("kept",)
