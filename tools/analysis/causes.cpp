@@ -184,7 +184,7 @@ std::optional<Cause> largest_holder(const Evidence& evidence) {
   const std::uint64_t own = evidence.own_outside_bytes.value_or(0);
   if (evidence.nccl_bytes) {
     consider(Cause::nccl, *evidence.nccl_bytes);
-  } else if (evidence.uses_nccl || own > kMostOfContext) {
+  } else if (evidence.uses_nccl || is_more_than_context(own, evidence.reserved_bytes)) {
     consider(Cause::nccl, own);
   }
   return cause;

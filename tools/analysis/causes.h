@@ -80,6 +80,12 @@ inline constexpr double kWorthNaming = 0.06;
 inline constexpr std::uint64_t kUsualContext = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
 
+// Returns whether what a process holds outside of PyTorch is more than a context: by itself, or beside the little that it reserved.
+inline bool is_more_than_context(std::uint64_t outside_bytes, std::uint64_t reserved_bytes) {
+  constexpr std::uint64_t kMuch = 4;
+  return outside_bytes > kMostOfContext || (outside_bytes > kUsualContext && outside_bytes >= reserved_bytes / kMuch);
+}
+
 // Returns the key of JSON, "other_stream".
 std::string_view key_of(Cause cause);
 

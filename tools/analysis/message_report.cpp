@@ -195,7 +195,7 @@ std::vector<Holder> holders_of(const OomMessage& message) {
   const std::uint64_t unnamed = unnamed_bytes(message).value_or(0);
   const std::uint64_t outside = own - std::min(own, reserved);
   std::vector holders = {Holder{Cause::other_process, other_bytes(message)},
-                         Holder{Cause::nccl, outside > kMostOfContext ? outside : 0},
+                         Holder{Cause::nccl, is_more_than_context(outside, reserved) ? outside : 0},
                          Holder{Cause::outside, unnamed > kMostOfContext ? unnamed : 0}};
   std::erase_if(holders, [](const Holder& one) { return one.bytes == 0; });
   std::ranges::stable_sort(holders, std::greater<>{}, &Holder::bytes);
