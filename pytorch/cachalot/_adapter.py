@@ -136,7 +136,10 @@ def prebuild(folder: Path) -> Path:
 def included_headers(dependencies: str, folder: Path) -> list[str]:
     """The headers in `folder` that a compiler's list of dependencies names, but for the one that has the version alone."""
     paths = (word.replace("\\ ", " ") for word in re.split(r"(?<!\\)\s+", dependencies.replace("\\\n", " ")))
-    inside = {os.path.relpath(path, folder) for path in paths if path.startswith(f"{folder}{os.sep}")}
+    # A compiler, or its cache, may name a folder by another path than Python does, behind a link.
+    real = os.path.realpath(folder)
+    found = {os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path in paths}
+    inside = {os.path.relpath(path, real) for path in found if path.startswith(f"{real}{os.sep}")}
     return sorted(name for name in inside if Path(name).name != "version.h")
 
 
