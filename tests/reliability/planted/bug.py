@@ -9,6 +9,7 @@ SOURCE = Path(__file__).resolve().parents[3]
 LIBRARIES = {
     "allocator/c_api": "libcachalot.so",
     "allocator/": "libcachalot_core.a",
+    "diagnostics/": "libcachalot_diagnostics.a",
     "pool/": "libcachalot_pool.a",
     "kernels/": "libcachalot_kernels.a",
     "tools/": "libcachalot_replay.a",
