@@ -301,9 +301,9 @@ class LeakDetector:
             self._looks.after(self, "iteration")
 
     def _best(self, leak: Leak, found: list[Suspect]) -> tuple[Suspect, ...]:
-        """The suspects found now or, where they were let go of meanwhile, those that were seen while the leak grew."""
+        """The suspects found now or, where they or their names are gone, those that were seen while the leak grew."""
         seen = self._looks.seen.get(leak.stack, ()) if self._looks else ()
-        is_gone = 2 * leak.live_blocks < leak.highest_blocks or all(suspect.kind in ("cycle", "unknown") for suspect in found)
+        is_gone = 2 * leak.live_blocks < leak.highest_blocks or all(suspect.name == "" for suspect in found)
         return seen if seen and is_gone else tuple(found)
 
     def _on_optimizer_step(self) -> None:

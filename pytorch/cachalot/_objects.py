@@ -7,6 +7,7 @@ whatever their subclasses have.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import gc
 import sys
@@ -40,14 +41,24 @@ def cuda_tensors() -> Iterator[tuple[Any, int]]:
             yield candidate, address
 
 
-def object_arrays() -> Iterator[tuple[Any, Any]]:
-    """NumPy's arrays of objects, and who refers to each. A dict of arrays alone is not tracked: then it is the dict's owner."""
+def unseen_references() -> Iterator[tuple[Any, Any]]:
+    """What gc.get_referrers() does not tell: an object, and what refers to it.
+
+    These are what NumPy's arrays of objects hold, who has such an array where a dict of arrays alone is between them, as the
+    garbage collector does not track it, and what came of asyncio's tasks, since TaskObj_traverse drops the answer of its base.
+    """
     array: Any = getattr(sys.modules.get("numpy"), "ndarray", None)
-    for owner in gc.get_objects() if array is not None else ():
-        for held in gc.get_referents(owner):
+    for owner in gc.get_objects():
+        if type(owner).__module__ == "_asyncio":
+            result = (held for held in gc.get_referents(owner) if not is_kind(held, contextvars.Context))
+            yield from ((held, owner) for held in result)
+        for held in gc.get_referents(owner) if array is not None else ():
             is_untracked = is_kind(held, dict) and not gc.is_tracked(held)
             inside: list[Any] = [value for _, value in items(held)] if is_untracked else [held]
-            yield from ((one, owner) for one in inside if type(one) is array and one.dtype == object)
+            for one in inside:
+                if type(one) is array and one.dtype == object:
+                    yield from ((value, one) for value in one.flat)
+                    yield one, owner
 
 
 def cuda_address(tensor: Any) -> int:
@@ -63,6 +74,13 @@ def storage_of(tensor: Any) -> Any:
     import torch
 
     return torch.Tensor.untyped_storage(tensor)
+
+
+def bytes_used(tensor: Any) -> int:
+    """Of its block, by the elements that the tensor has: fewer than the block's where it is a view of a part."""
+    import torch
+
+    return torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor)
 
 
 def attribute_of(tensor: Any, name: str) -> Any:
@@ -85,7 +103,7 @@ def graph_of_gradient(tensor: Any) -> Any:
     return None if gradient is None else attribute_of(gradient, "grad_fn")
 
 
-def saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
+def saved_blocks(ends: Iterable[Any], checkpoints: dict[int, Any]) -> tuple[int, set[int]]:
     """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
     seen: set[Any] = set()
     blocks: set[int] = set()
@@ -95,12 +113,29 @@ def saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
         if function in seen:
             continue
         seen.add(function)
-        blocks.update(addresses_saved_by(function))
-        waiting += [before for before, _ in function.next_functions if before is not None and before not in seen]
+        saved = list(saved_by(function))
+        blocks.update(address for held in saved if is_tensor(held) and (address := cuda_address(held)))
+        before = [checkpoints.get(id(held)) for held in saved] + [before for before, _ in function.next_functions]
+        waiting += [function for function in before if function is not None and function not in seen]
     return len(seen), blocks
 
 
-def addresses_saved_by(function: Any) -> Iterator[int]:
+def checkpoints() -> dict[int, Any]:
+    """The functions that keep the arguments of checkpoints without reentry, by the ids of what autograd saves instead of tensors.
+
+    C++ alone refers to a checkpoint: it has the hook that unpacks. What is saved does not refer to it.
+    """
+    kind: Any = getattr(sys.modules.get("torch.utils.checkpoint"), "_CheckpointFrame", None)
+    functions: dict[int, Any] = {}
+    for frame in gc.get_objects() if kind is not None else ():
+        if type(frame) is kind and is_tensor(frame.input_saver):
+            keeps = attribute_of(frame.input_saver, "grad_fn")
+            functions.update((id(saved()), keeps) for saved in frame.weak_holders if saved() is not None)
+    return functions
+
+
+def saved_by(function: Any) -> Iterator[Any]:
+    """What a function of an autograd graph keeps for its backward pass, in no order: tensors, and what hooks made of some."""
     import torch
 
     attributes = instance_attributes(function) if is_kind(function, torch._C._FunctionBase) else None
@@ -108,7 +143,7 @@ def addresses_saved_by(function: Any) -> Iterator[int]:
     if function.__class__.__name__ == "AccumulateGrad":  # which no backward pass frees
         kept += [function.variable, attribute_of(function.variable, "grad")]
     kept += [part for held in kept if is_kind(held, CONTAINERS) for part in gc.get_referents(held)]
-    yield from (address for tensor in kept if is_tensor(tensor) and (address := cuda_address(tensor)))
+    yield from kept
     for attribute in saved_attributes(function.__class__):
         try:
             value: Any = getattr(function, attribute)
@@ -116,7 +151,7 @@ def addresses_saved_by(function: Any) -> Iterator[int]:
             data: list[Any] = [saved.data for saved in all_saved if saved is not None]  # as it is saved: hooks are not called
         except Exception:  # freed by a backward pass
             continue
-        yield from (address for tensor in data if is_tensor(tensor) and (address := cuda_address(tensor)))
+        yield from data
 
 
 @functools.cache

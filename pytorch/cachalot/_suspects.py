@@ -14,6 +14,7 @@ by _objects, and is not shown by its repr.
 from __future__ import annotations
 
 import atexit
+import collections
 import contextvars
 import functools
 import gc
@@ -182,8 +183,9 @@ class _Search:
             if not name.reached.isdisjoint(rest):
                 found[name.key] = _Finding(name, None, name.reached & rest)
         most_kept = max((len(finding.kept) for finding in found.values()), default=1)
-        # Of those that keep nearly as many, the one that lives longest.
-        findings = sorted(found.values(), key=lambda finding: (-(10 * len(finding.kept) // most_kept), finding.name.rank))
+        # Of those that keep nearly as many, the one that lives longest; of these the nearest: another may lead there in a circle.
+        order = [(-(10 * len(each.kept) // most_kept), each.name.rank, len(each.name.way)) for each in found.values()]
+        findings = [finding for _, finding in sorted(zip(order, found.values()), key=lambda pair: pair[0])]
         named = [finding for finding in findings if finding.name.kind != "unnamed"]
         if 2 * len(_kept_by(named)) >= len(addresses):
             findings = named  # what has no name is a call's arguments, say
@@ -191,6 +193,18 @@ class _Search:
             most = len(findings[0].kept) if findings else 0
             return [_unknown(most, len(addresses), len({node.key for node in nodes}))]
         return [_suspect(finding) for finding in _that_explain(findings)]
+
+    @functools.cached_property
+    def _unseen(self) -> dict[int, list[_Node]]:
+        """What refers to objects and the garbage collector does not tell, by the objects' ids."""
+        unseen: dict[int, list[_Node]] = {}
+        for held, owner in _objects.unseen_references():
+            unseen.setdefault(id(held), []).append(_Node(owner))
+        return unseen
+
+    @functools.cached_property
+    def _checkpoints(self) -> dict[int, Any]:
+        return _objects.checkpoints()
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
         """Whose graphs keep some of the blocks, the sizes of the graphs, and which blocks."""
@@ -214,7 +228,7 @@ class _Search:
         graphs: list[tuple[_Name, int, set[int]]] = []
         for name in self._names(ends):
             of_graphs = (_objects.attribute_of(by_key[key].object, "grad_fn") for key in name.reached)
-            functions, saved = _objects.saved_blocks(of_graphs)
+            functions, saved = _objects.saved_blocks(of_graphs, self._checkpoints)
             graphs.append((name, functions, saved))
         return graphs
 
@@ -224,7 +238,7 @@ class _Search:
         graphs = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
         if not graphs:
             return []
-        functions, saved = _objects.saved_blocks(graphs)
+        functions, saved = _objects.saved_blocks(graphs, self._checkpoints)
         name = _Name("gradient", ".grad", "", _Node(None))
         name.reached = set(range(len(graphs)))
         return [(name, functions, saved)]
@@ -232,7 +246,7 @@ class _Search:
     def _names(self, tensors: list[_Node]) -> list[_Name]:
         """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
         names: list[_Name] = []
-        ascent = _Ascent(tensors, self._passed_over)
+        ascent = _Ascent(tensors, self._passed_over, self._unseen)
         for node in tensors:  # a variable may name one, and a list may hold it as well
             self._finish(node, names)
         while ascent.frontier and ascent.goes_on():
@@ -254,7 +268,7 @@ class _Search:
         if name is None:
             return False
         names.append(name)
-        if not _objects.is_tensor(node.object):
+        if not _objects.is_tensor(node.object) and name.kind != "exception":
             node.left = min(node.left, _ABOVE_NAMES)
         return name.rank in (0, _OF_LIBRARY) or name.name in ("self", "cls")
 
@@ -288,9 +302,10 @@ class _Search:
 class _Ascent:
     """The way up from tensors, step by step: the objects that refer to those of the frontier. Each is met once."""
 
-    def __init__(self, tensors: list[_Node], passed_over: set[int]) -> None:
+    def __init__(self, tensors: list[_Node], passed_over: set[int], unseen: dict[int, list[_Node]]) -> None:
         self.frontier = tensors
         self._passed_over = passed_over  # by which the way does not lead up
+        self._unseen = unseen  # what refers to objects and the garbage collector does not tell, by the objects' ids
         self.ends: list[_Node] = []  # to which nothing refers that the garbage collector knows
         self._keys = list({node.key: None for node in tensors})
         self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
@@ -318,25 +333,11 @@ class _Ascent:
                     self._add(referrer, [child], (id(referrer), id(child.object)))
             elif children:
                 self._add(referrer, children, id(referrer))
-        for node in ends.values():
-            arrays = self._arrays.get(id(node.object), ())
-            for array, owner in arrays:
-                is_new = id(array.object) not in self._nodes
-                self._add(array.object, [node], id(array.object))
-                if is_new:
-                    self._add(owner.object, [self._nodes[id(array.object)]], id(owner.object))
-            if not arrays and not _objects.is_tensor(node.object):
-                self.ends.append(node)
-
-    @functools.cached_property
-    def _arrays(self) -> dict[int, list[tuple[_Node, _Node]]]:
-        """NumPy's arrays of objects and their owners, by the ids of what they hold: the garbage collector does not know of that."""
-        arrays: dict[int, list[tuple[_Node, _Node]]] = {}
-        for array, owner in _objects.object_arrays():
-            nodes = (_Node(array), _Node(owner))
-            for held in array.flat:
-                arrays.setdefault(id(held), []).append(nodes)
-        return arrays
+        for node in below.values():
+            for unseen in self._unseen.get(id(node.object), ()):
+                ends.pop(id(node.object), None)
+                self._add(unseen.object, [node], id(unseen.object))
+        self.ends += [node for node in ends.values() if not _objects.is_tensor(node.object)]
 
     def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
         node = self._nodes.get(key)
@@ -604,9 +605,10 @@ def _words_of_exception(finding: _Finding) -> tuple[str, str]:
         several = f"{count} exceptions" if count > 1 else "exceptions"
         text = f"the {_shown_type(name)} {name.where} holds {several}, {kind} say, whose tracebacks hold {held}. Keep their text"
     else:
-        reached = "" if name.kind == "exception" else f", reached as {name.where},"
+        reached = "" if name.kind == "exception" else f" reached as {name.where},"
         text = f"an exception that is kept, {kind},{reached} holds {held} through its traceback. Keep its text"
-    return kind, f"{text}, or call traceback.clear_frames(exception.__traceback__)"
+    path = "" if name.kind == "exception" else name.shown_path
+    return path, f"{text}, or call traceback.clear_frames(exception.__traceback__)"
 
 
 def _words_of_finalizers(finding: _Finding) -> tuple[str, str]:
@@ -685,7 +687,7 @@ def _words_of_object(finding: _Finding) -> tuple[str, str]:
     has_graph = finding.functions is None and _any_has_graph(name)
     if has_graph:
         text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
-    return name.shown_path, f"{text}{_graph_keeps(finding)}. {_CURES.get(what) or _cure(finding, has_graph)}"
+    return name.shown_path, f"{text}{_graph_keeps(finding)}. {_CURES.get(what) or _cure(finding, has_graph)}{_of_views(finding)}"
 
 
 _CURES = {
@@ -701,7 +703,20 @@ def _cure(finding: _Finding, has_graph: bool) -> str:
         return ".detach() its tensors between iterations"
     if finding.functions is not None or has_graph:
         return "Keep loss.item() or .detach().cpu(), or empty it after backward()"
+    if _objects.is_kind(finding.name.holder, collections.deque):
+        return "Give it a maxlen, empty it, or keep what is needed on the host"
     return "Empty it, or keep what is needed on the host"
+
+
+def _of_views(finding: _Finding) -> str:
+    """The advice for views, which keep the blocks of the tensors of which they are parts."""
+    tensor = next((node.object for node in _nodes_below(finding.name.top) if _objects.is_tensor(node.object)), None)
+    if tensor is None or finding.functions is not None:
+        return ""
+    used, all_bytes = _objects.bytes_used(tensor), _objects.storage_of(tensor).nbytes()
+    if 2 * used > all_bytes:
+        return ""
+    return f". It holds views: one of {used:,} bytes, say, keeps a block of {all_bytes:,}. clone() what is needed of them"
 
 
 _WORDS: dict[str, Callable[[_Finding], tuple[str, str]]] = {

@@ -124,12 +124,12 @@ buffer = ReplayBuffer()
 ...
 buffer.push(block(), i % 4, 1.0)  # leaks
 """)
-leaks("a deque without maxlen", "module", "container window", "Empty it", """
+leaks("a deque without maxlen", "module", "container window", "Give it a maxlen", """
 window = collections.deque()
 ...
 window.append(block())  # leaks
 """)
-leaks("a queue that nobody empties", "main", "container results.queue", "Empty it", """
+leaks("a queue that nobody empties", "main", "container results.queue", "empty it", """
 results = queue.Queue()
 ...
 results.put((i, block()))  # leaks
@@ -442,6 +442,42 @@ for task in tasks:
 loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 loop.close()
 """)
+leaks("answers of tasks that have ended", "main", "container answers", "Empty it", """
+loop = asyncio.new_event_loop()
+answers = {}
+async def answer():
+    return {"tokens": [1, 2], "cache": (block(),)}  # leaks
+...
+answers[i] = loop.create_task(answer())
+loop.run_until_complete(answers[i])
+...
+loop.close()
+""")
+leaks("futures that failed", "class", "exception self.futures", "ValueError say", """
+pool = concurrent.futures.ThreadPoolExecutor(1)
+def handle():
+    features = block()  # leaks
+    raise ValueError(features.shape)
+self.futures = []
+...
+self.futures.append(pool.submit(handle))
+self.futures[-1].exception()
+...
+pool.shutdown()
+""")
+leaks("a sum of losses of checkpoints", "main", "graph total", ".detach() it between iterations", """
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64)).cuda()
+total = 0
+...
+x = torch.ones(256, 64, device="cuda") * 2  # leaks
+total = total + checkpoint(model, x, use_reentrant=False).sum()
+""")
+leaks("views of what a model returns", "class", "container self.documents", "clone() what is needed of them", """
+self.documents = []
+...
+hidden = block().view(64, 256) * 2  # leaks
+self.documents.append(hidden[0])
+""")
 leaks("losses of attacks after their backward pass", "main", "container losses", "empty it after backward()", """
 w = weight()
 losses = []
@@ -627,7 +663,7 @@ batches = itertools.cycle(block() for _ in itertools.count())  # leaks
 ...
 next(batches)
 """)
-leaks("exceptions that a dictionary keeps", "class", "exception ValueError", "the dict `self.failed`", """
+leaks("exceptions that a dictionary keeps", "class", "exception self.failed", "the dict `self.failed`", """
 def train():
     batch = block()  # leaks
     raise ValueError(batch.shape)
@@ -638,7 +674,7 @@ try:
 except ValueError as error:
     self.failed[i] = error
 """)
-leaks("exceptions that are kept", "main", "exception ValueError", "in a variable `batch` of train()", """
+leaks("exceptions that are kept", "main", "exception errors", "in a variable `batch` of train()", """
 def train():
     batch = block()  # leaks
     raise ValueError(batch.shape)
