@@ -367,8 +367,7 @@ Explanation explain_message(const OomMessage& of, std::optional<std::uint64_t> t
   if (!message.total_bytes) message.total_bytes = total_bytes;
   explanation.device = message.device;
   Evidence& evidence = explanation.evidence;
-  const std::uint64_t allocated = message.allocated_bytes.value_or(0);
-  evidence.allocated_bytes = allocated - std::min(allocated, message.private_bytes.value_or(0));
+  evidence.allocated_bytes = live_bytes(message);
   evidence.reserved_bytes = message.reserved_bytes.value_or(0);
   evidence.of(Cause::fragmentation).bytes = message.unallocated_bytes.value_or(0);
   evidence.of(Cause::private_pool).bytes = message.private_bytes.value_or(0);

@@ -208,12 +208,6 @@ std::uint64_t sum_of(const std::vector<Holder>& holders) {
   return bytes;
 }
 
-// What is allocated, without the free blocks of private pools.
-std::uint64_t live_bytes(const OomMessage& message) {
-  const std::uint64_t allocated = message.allocated_bytes.value_or(0);
-  return allocated - std::min(allocated, message.private_bytes.value_or(0));
-}
-
 // Of a message whose cause is another: that what PyTorch caches would have been enough, or "".
 std::string cached_text(const OomMessage& message) {
   const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);

@@ -92,6 +92,11 @@ std::optional<std::uint64_t> own_bytes(const OomMessage& message) {
   return message.is_of_torch ? message.allocated_bytes : std::nullopt;
 }
 
+std::uint64_t live_bytes(const OomMessage& message) {
+  const std::uint64_t allocated = message.allocated_bytes.value_or(0);
+  return allocated - std::min(allocated, message.private_bytes.value_or(0));
+}
+
 std::uint64_t other_bytes(const OomMessage& message) {
   std::uint64_t bytes = 0;
   for (const DeviceFacts::Process& process : message.other_processes) bytes += process.bytes;

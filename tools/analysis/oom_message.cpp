@@ -219,7 +219,7 @@ struct Form {
   std::string_view device = "";   // the words before the device's number
   std::array<Field, 5> fields = {};
   bool is_of_torch = false;
-  bool stands_alone = true;  // where PyTorch's caching allocator has a message, it says nothing more
+  bool is_told_beside_torch = false;  // where PyTorch's caching allocator has a message, others say nothing more
 };
 
 constexpr Field behind(std::string_view words, Figure figure) { return {words, FigureSide::behind, figure, false}; }
@@ -640,7 +640,7 @@ std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view
   if (found.empty()) find_torch_messages_without_begin(text, found);
   const bool has_torch = !found.empty();
   for (const Form& form : kForms) {
-    if (has_torch ? form.stands_alone : !found.empty()) continue;
+    if (has_torch ? !form.is_told_beside_torch : !found.empty()) continue;
     find_form(form, text, found);
   }
   CACHALOT_REQUIRE(!found.empty(), "{}: no message that memory ran out", path);

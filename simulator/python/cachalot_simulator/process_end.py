@@ -39,10 +39,12 @@ class ProcessEnd:
             signal.signal(signal.SIGTERM, self._end_by_signal)
 
     def end_now(self) -> None:
-        """Ends the process as if it had succeeded, with its reports and what it has printed so far."""
+        """Ends the process as if it had succeeded, with its reports and what it has printed so far.
+
+        The driver writes its own as _exit() is called.
+        """
         try:
             self._write()
-            self._write_drivers_report()
             flush()
         finally:
             os._exit(0)
@@ -62,10 +64,6 @@ class ProcessEnd:
         if self._signal_meanwhile is not None:
             os.kill(os.getpid(), self._signal_meanwhile)  # the handler runs in the main thread
 
-    def _write_drivers_report(self) -> None:
-        if os.getpid() == self._process:
-            ctypes.CDLL(None).cachalot_sim_write_report()
-
     def _end_by_signal(self, number: int, _frame: Any) -> None:
         if self._is_writing:  # perhaps in this thread
             self._signal_meanwhile = number
@@ -73,7 +71,8 @@ class ProcessEnd:
         signal.signal(number, signal.SIG_IGN)  # a second one does not cut the report short
         try:
             self._write()
-            self._write_drivers_report()
+            if os.getpid() == self._process:
+                ctypes.CDLL(None).cachalot_sim_write_report()
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -31,13 +31,15 @@ class Bug:
 
     @property
     def library(self) -> str:
-        return next(library for prefix, library in LIBRARIES.items() if self.file.startswith(prefix))
+        return next((library for prefix, library in LIBRARIES.items() if self.file.startswith(prefix)), "")
 
     def complaint(self) -> str:
         """Why it cannot be planted; empty when it can."""
         path = SOURCE / self.file
         if not path.is_file():
             return f"{self.name}: there is no {self.file}"
+        if not self.library:
+            return f"{self.name}: no library of LIBRARIES has {self.file}"
         count = path.read_text().count(self.right)
         return "" if count == 1 else f"{self.name}: {count} places, not one, of {self.file} are\n{self.right}"
 
