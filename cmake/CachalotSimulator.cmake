@@ -29,7 +29,7 @@ function(cachalot_simulator)
   cachalot_files(sources simulator ${arg_SOURCES})
   cachalot_files(cudart_sources simulator ${arg_CUDART})
   add_library(cachalot_simulator SHARED ${sources})
-  set(map ${PROJECT_SOURCE_DIR}/simulator/exports.map)
+  set(map ${PROJECT_SOURCE_DIR}/simulator/driver/exports.map)
   set_target_properties(cachalot_simulator PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/simulator NO_SONAME ON LINK_DEPENDS ${map}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
@@ -61,7 +61,7 @@ function(cachalot_simulator)
 endfunction()
 
 # build/<preset>/simulator/cudart/libcudart.so.12, of libcudart12.cpp, for programs that load it by name
-# (simulator/redirection.cpp). It is linked whenever the simulator is, which it needs.
+# (simulator/base/redirection.cpp). It is linked whenever the simulator is, which it needs.
 function(cachalot_simulated_cudart source)
   cmake_path(GET source STEM name)
   cmake_path(GET source PARENT_PATH folder)

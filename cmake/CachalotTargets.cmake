@@ -251,8 +251,8 @@ function(cachalot_command)
   if(CACHALOT_PORTABLE_COMMAND)
     target_link_options(cachalot_cli PRIVATE -static-libstdc++ -static-libgcc)
   endif()
-  target_sources(cachalot_cli PRIVATE ${PROJECT_SOURCE_DIR}/simulator/context_costs.cpp
-    ${PROJECT_SOURCE_DIR}/simulator/gpu_models.cpp)  # the tables, for `simulate`
+  target_sources(cachalot_cli PRIVATE ${PROJECT_SOURCE_DIR}/simulator/models/context_costs.cpp
+    ${PROJECT_SOURCE_DIR}/simulator/models/gpu_models.cpp)  # the tables, for `simulate`
   target_compile_definitions(cachalot_cli PRIVATE CACHALOT_SIMULATOR_INSTALL_DIR="${CACHALOT_SIMULATOR_INSTALL_DIR}")
 endfunction()
 

@@ -17,7 +17,7 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "simulator/gpu_models.h"
+#include "simulator/models/gpu_models.h"
 #include "tools/parallel.h"
 #include "tools/python_server.h"
 

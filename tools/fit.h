@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "simulator/context_costs.h"
+#include "simulator/models/context_costs.h"
 #include "tools/card_table.h"
 #include "tools/policies.h"
 #include "tools/simulation.h"

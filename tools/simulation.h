@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "simulator/context_costs.h"
+#include "simulator/models/context_costs.h"
 #include "tools/card_table.h"
 #include "tools/simulation_files.h"
 

@@ -1,5 +1,5 @@
 // cudaMallocAsync and cudaFreeAsync, from the device's default pool. Variants: default (threshold 0: what is free goes back at each
-// synchronization) and keep (nothing goes back). Over the simulated runtime it is a model: simulator/pools.h.
+// synchronization) and keep (nothing goes back). Over the simulated runtime it is a model: simulator/state/pools.h.
 #include <cstdint>
 #include <limits>
 

@@ -52,8 +52,9 @@ def ranks() -> dict[str, float]:
 def draw() -> str:
     known = ranks()
     rows: dict[float, list[str]] = {}
-    for path in PARTS:
-        rows.setdefault(known[path], []).append(path)
+    for path in PARTS:  # a wing is as high as the highest of its folders
+        rank = max(rank for ranked, rank in known.items() if ranked == path or (ranked.startswith(path) and path not in known))
+        rows.setdefault(rank, []).append(path)
     picture = Picture(
         WIDTH + 40, TOP + len(rows) * (ROW + GAP) + 8, "The layers of cachalot",
         "From base and device at the bottom to tools at the top; a file includes only from its own layer and from lower ones.")

@@ -9,10 +9,10 @@
 
 #include "base/format.h"
 #include "base/json_writer.h"
-#include "simulator/device_attributes.h"
-#include "simulator/process.h"
-#include "simulator/redirection.h"
-#include "simulator/report.h"
+#include "simulator/base/redirection.h"
+#include "simulator/base/report.h"
+#include "simulator/models/device_attributes.h"
+#include "simulator/state/process.h"
 
 namespace cachalot::simulator {
 namespace {

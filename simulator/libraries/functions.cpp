@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "base/json_writer.h"
-#include "simulator/calls.h"
+#include "simulator/base/registry.h"
+#include "simulator/base/report.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/functions.h"
-#include "simulator/registry.h"
-#include "simulator/report.h"
+#include "simulator/state/calls.h"
 
 namespace cachalot::simulator {
 namespace {

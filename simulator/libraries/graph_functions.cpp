@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "base/locks.h"
+#include "simulator/base/registry.h"
 #include "simulator/libraries/cudnn_planner.h"
-#include "simulator/registry.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

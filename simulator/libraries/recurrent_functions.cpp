@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "simulator/base/report.h"
 #include "simulator/libraries/cudnn_planner.h"
-#include "simulator/report.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

@@ -8,9 +8,9 @@
 
 #include "base/bytes.h"
 #include "base/format.h"
-#include "simulator/end_of_process.h"
+#include "simulator/base/end_of_process.h"
+#include "simulator/base/report.h"
 #include "simulator/nccl/nccl_calls.h"
-#include "simulator/report.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

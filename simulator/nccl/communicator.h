@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "simulator/context_costs.h"
+#include "simulator/models/context_costs.h"
 #include "simulator/nccl/abi.h"
 #include "simulator/nccl/post.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/format.h"
+#include "simulator/base/registry.h"
+#include "simulator/base/report.h"
 #include "simulator/nccl/communicator.h"
 #include "simulator/nccl/nccl_calls.h"
-#include "simulator/registry.h"
-#include "simulator/report.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

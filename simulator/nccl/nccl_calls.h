@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "simulator/calls.h"
 #include "simulator/nccl/abi.h"
+#include "simulator/state/calls.h"
 
 namespace cachalot::simulator::nccl {
 

@@ -17,8 +17,8 @@
 #include <tuple>
 #include <vector>
 
-#include "simulator/content.h"
 #include "simulator/nccl/abi.h"
+#include "simulator/state/content.h"
 
 namespace cachalot::simulator::nccl {
 
@@ -66,7 +66,7 @@ struct BoxKey {
 // What one rank gives to another.
 struct Part {
   std::vector<char> content;
-  // Of each byte, as a GPU would have it (simulator/content.h); empty: all of them are known.
+  // Of each byte, as a GPU would have it (simulator/state/content.h); empty: all of them are known.
   std::vector<KnownContent::Kind> kinds = {};
 };
 

@@ -16,7 +16,14 @@ set(layers
   "2 allocator/include/cachalot/guard.h       allocator/include/cachalot/memory_limit.h"
   # The simulated device and, over it, the simulated CUDA runtime stand beside the allocator.
   "2.1 simulator/device/"
-  "2.2 simulator/"
+  "2.21 simulator/include/"
+  "2.22 simulator/models/"
+  "2.23 simulator/base/"
+  "2.24 simulator/state/"
+  "2.25 simulator/libraries/      simulator/nccl/"
+  "2.26 simulator/driver/         simulator/runtime/             simulator/python/"
+  # The report at the end tells of all of them.
+  "2.26 simulator/base/report.cpp"
   "3 allocator/blocks/"
   "4 allocator/segments/"
   "5 allocator/pages/"

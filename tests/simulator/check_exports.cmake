@@ -1,8 +1,8 @@
 # cmake -D NM=<nm> -D SIMULATOR=<libcachalot_simulator.so> -D CUDART=<libcudart.so> -D SOURCES=<the project>
 #       -P check_exports.cmake
 # The simulator defines every function that the CUDA runtime exports, this toolkit's and those of exports/libcudart12.txt and
-# exports/libcudart13.txt; every function of the driver in simulator/entry_points.inc; both meanings of the names of
-# simulator/cudart/cuda12_names.inc, and no third; and exports nothing else.
+# exports/libcudart13.txt; every function of the driver in simulator/driver/entry_points.inc; both meanings of the names of
+# simulator/runtime/cuda12_names.inc, and no third; and exports nothing else.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -62,7 +62,7 @@ foreach(list IN ITEMS libcudart12.txt libcudart13.txt)
 endforeach()
 
 # The first form of what CUDA 3.2 gave 64-bit addresses is not there, but that of cuCtxCreate.
-file(STRINGS ${SOURCES}/simulator/entry_points.inc lines REGEX "^FORM")
+file(STRINGS ${SOURCES}/simulator/driver/entry_points.inc lines REGEX "^FORM")
 string(REGEX MATCHALL "FORMS?\\([^)]*\\)" entries "${lines}")
 set(forms "")
 foreach(line IN LISTS entries)
@@ -84,7 +84,7 @@ foreach(line IN LISTS entries)
 endforeach()
 require_defined(entry_points.inc 400 ${forms})
 
-file(STRINGS ${SOURCES}/simulator/cudart/cuda12_names.inc lines REGEX "^NAME")
+file(STRINGS ${SOURCES}/simulator/runtime/cuda12_names.inc lines REGEX "^NAME")
 list(TRANSFORM lines REPLACE "NAME\\((.*)\\)" "\\1" OUTPUT_VARIABLE twofold)
 foreach(version IN ITEMS @libcudart.so.12 @@libcudart.so.13)
   set(versioned ${symbols})

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "cuda_check.h"
-#include "simulator/shared_memory_file.h"
+#include "simulator/models/shared_memory_file.h"
 
 namespace cachalot {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "simulator/gpu_models.h"
+#include "simulator/models/gpu_models.h"
 #include "tools/commands/command.h"
 
 namespace cachalot::tools {

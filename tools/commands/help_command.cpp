@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cachalot/version.h"
-#include "simulator/gpu_models.h"
+#include "simulator/models/gpu_models.h"
 #include "tools/commands/command.h"
 #include "tools/text_layout.h"
 

@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "simulator/gpu_models.h"
+#include "simulator/models/gpu_models.h"
 #include "tools/commands/command.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "simulator/context_costs.h"
+#include "simulator/models/context_costs.h"
 #include "tools/card_table.h"
 #include "tools/input_file.h"
 #include "tools/simulation.h"

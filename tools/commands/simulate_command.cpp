@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "policy/torch_policy.h"
-#include "simulator/gpu_models.h"
+#include "simulator/models/gpu_models.h"
 #include "tools/analysis/sites.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"

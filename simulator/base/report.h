@@ -1,0 +1,102 @@
+// What the simulator tells: notes on stderr, and what the settings `log` and `report` of CACHALOT_SIM write; simulator/README.md
+// describes both.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cachalot/simulated_device.h"
+#include "simulator/models/context_costs.h"
+
+CACHALOT_BEGIN
+class JsonWriter;
+CACHALOT_END
+
+namespace cachalot::simulator {
+class Watch;
+}
+
+namespace cachalot::simulator {
+
+// What it says on stderr, each line once, behind "cachalot simulator: ". `note_not_simulated` says "NAME is not simulated". Both are
+// thread-safe.
+void note_once(std::string_view text);
+void note_not_simulated(std::string_view name);
+
+// Whose NCCL's memory is: buffers that it takes for itself, an estimate; or what the program asked it for (ncclMemAlloc).
+enum class NcclMemory { buffers, asked };
+
+// The CPU accessed memory of a device, which ended the process by SIGSEGV, as it does with a GPU.
+struct HostAccess {
+  std::uint64_t address = 0;
+  int device = 0;
+};
+
+class Report {
+ public:
+  // Throws InvalidArgument, which names the variable, when a file cannot be written. Empty paths: not wanted.
+  // `physical_devices`: the number on the machine of each device.
+  void open(const std::string& log_path, const std::string& report_path, const std::vector<int>& physical_devices);
+
+  bool logs() const { return log_ != nullptr; }
+  void log(int device, const std::vector<LoggedCall>& calls);
+  void flush_log() {
+    if (log_) std::fflush(log_);
+  }
+
+  bool is_wanted() const { return report_ != nullptr; }
+  // Memory was asked for: the peak and the first failure are told from it.
+  void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
+  // NCCL has taken memory of the device, or given it back: a part of what is used.
+  void note_nccl_memory(int device, NcclMemory whose, std::size_t bytes);
+  void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
+  // What a device was charged with for its context, and the spread of that.
+  void note_context(int device, const ContextCharge& charge, const Spread& spread);
+  void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+             const std::optional<HostAccess>& host_access);
+  bool is_written() const { return is_written_; }
+
+ private:
+  // A moment in a device's life: how many calls for memory came before it, and the time.
+  struct Moment {
+    std::uint64_t ordinal = 0;
+    std::int64_t clock_ns = 0;
+  };
+  struct Failure {
+    Moment moment;
+    std::string call;
+    std::size_t bytes = 0;
+    std::size_t free_bytes = 0;
+  };
+  struct Summary {
+    int physical_device = 0;
+    std::uint64_t allocations = 0;  // calls that asked for memory
+    std::uint64_t failures = 0;
+    std::size_t peak_used_bytes = 0;
+    Moment peak;
+    std::size_t nccl_bytes = 0;
+    std::size_t nccl_peak_bytes = 0;
+    std::size_t nccl_buffer_bytes = 0;  // of these
+    std::size_t nccl_buffer_peak_bytes = 0;
+    std::optional<Failure> first_failure;
+    ContextCharge context;
+    Spread context_spread;
+  };
+
+  static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
+  static void write(JsonWriter& json, const std::optional<Failure>& failure);
+  static void write(JsonWriter& json, const std::optional<HostAccess>& access);
+  static void write(JsonWriter& json, const ContextCharge& charge);
+  static void write(JsonWriter& json, const Spread& spread);  // its members
+
+  std::FILE* log_ = nullptr;
+  std::FILE* report_ = nullptr;
+  bool is_written_ = false;
+  std::vector<Summary> summaries_;
+};
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachalot/simulator.h"
+#include "simulator/base/thread_state.h"
+#include "simulator/device/simulation_settings.h"
+#include "simulator/models/config.h"
+#include "simulator/state/calls.h"
+#include "simulator/state/process.h"
+
+using namespace cachalot;
+using namespace cachalot::simulator;
+
+namespace {
+
+// -1 where there is no process or `ask` fails.
+template <typename Ask>
+std::int64_t figure(Ask&& ask) {
+  std::int64_t value = -1;
+  guarded([&](Process& process) { value = static_cast<std::int64_t>(ask(process)); });
+  return value;
+}
+
+// What computes the values of an operation calls here with each of its tensors: the kernel would use their memory.
+constexpr auto kKernel = "a kernel";
+
+void make_unknown(Process& process, const void* start, std::size_t bytes) {
+  process.virtual_memory().sleeping().require_awake(kKernel, start, bytes);
+  process.copies().make_unknown(start, bytes);
+  process.captures().note_unknown(start, bytes);
+}
+
+}  // namespace
+
+int cachalot_sim_advance(std::int64_t nanoseconds) {
+  return guarded([&](Process& process) {
+    if (nanoseconds < 0) return cudaErrorInvalidValue;
+    process.devices().advance(nanoseconds);
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_launch(CUstream_st* stream, std::int64_t nanoseconds) {
+  return guarded([&](Process& process) {
+    if (nanoseconds < 0) return cudaErrorInvalidValue;
+    process.launches().launch_for(process.streams().at("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel,
+                                  nanoseconds);
+    return cudaSuccess;
+  });
+}
+
+std::int64_t cachalot_sim_clock_ns() {
+  return figure([](Process& process) { return process.devices().clock_ns(); });
+}
+
+std::int64_t cachalot_sim_used_bytes(int device) {
+  return figure([&](Process& process) { return process.devices().at(device).simulated->used_bytes(); });
+}
+
+std::int64_t cachalot_sim_peak_used_bytes(int device) {
+  return figure([&](Process& process) { return process.devices().at(device).simulated->peak_used_bytes(); });
+}
+
+std::int64_t cachalot_sim_calls(int device, const char* call) {
+  return figure([&](Process& process) { return process.devices().at(device).simulated->count(parse_call(call)); });
+}
+
+std::int64_t cachalot_sim_contexts(int device) {
+  return figure([&](Process& process) { return process.devices().at(device).contexts; });
+}
+
+std::int64_t cachalot_sim_breaches() {
+  return figure([](Process& process) { return process.watch().breaches(); });
+}
+
+const char* cachalot_sim_setting(const char* key) {
+  thread_local std::string found;
+  try {
+    const SimulationSettings settings = SimulationSettings::of_environment();
+    const std::string* const value = settings.find(key);
+    return value == nullptr ? nullptr : (found = *value).c_str();
+  } catch (const InvalidArgument&) {  // the first call of CUDA tells of it
+    return nullptr;
+  }
+}
+
+int cachalot_sim_is_used() { return Process::exists() ? 1 : 0; }
+
+void cachalot_sim_write_report() { Process::write_report(); }
+
+int cachalot_sim_set_faults(int device, const char* faults) {
+  return guarded([&](Process& process) {
+    if (faults == nullptr) return cudaErrorInvalidValue;
+    std::vector<Fault> plan;
+    try {
+      if (*faults != '\0') plan = parse_faults(faults);
+    } catch (const InvalidArgument&) {
+      return cudaErrorInvalidValue;
+    }
+    process.devices().at(device).simulated->set_faults(plan);
+    return cudaSuccess;
+  });
+}
+
+std::int64_t cachalot_sim_faults_injected(int device) {
+  return figure([&](Process& process) { return process.devices().at(device).simulated->faults_injected(); });
+}
+
+int cachalot_sim_put(void* to, const void* from, std::uint64_t bytes, int guessed) {
+  return guarded([&](Process& process) {
+    process.copies().put(to, from, bytes, guessed != 0 ? KnownContent::Kind::guessed : KnownContent::Kind::known);
+  });
+}
+
+int cachalot_sim_get(void* to, const void* from, std::uint64_t bytes) {
+  return static_cast<int>(figure([&](Process& process) {
+    process.virtual_memory().sleeping().require_awake(kKernel, from, bytes);
+    return process.copies().get(to, from, bytes);
+  }));
+}
+
+int cachalot_sim_put_kinds(void* to, const void* from, std::uint64_t bytes, const unsigned char* kinds) {
+  return guarded([&](Process& process) {
+    if (std::any_of(kinds, kinds + bytes, [](unsigned char kind) { return kind > 2; })) return cudaErrorInvalidValue;
+    process.copies().put(to, from, bytes, reinterpret_cast<const KnownContent::Kind*>(kinds));
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_get_kinds(unsigned char* kinds, const void* from, std::uint64_t bytes) {
+  return guarded(
+      [&](Process& process) { process.copies().get_kinds(reinterpret_cast<KnownContent::Kind*>(kinds), from, bytes); });
+}
+
+int cachalot_sim_kinds_in(const void* start, std::uint64_t bytes) {
+  return static_cast<int>(figure([&](Process& process) {
+    process.virtual_memory().sleeping().require_awake(kKernel, start, bytes);
+    return process.copies().kinds_in(start, bytes);
+  }));
+}
+
+int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
+  return guarded([&](Process& process) { process.copies().guess(start, bytes, static_cast<unsigned char>(byte)); });
+}
+
+int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
+  return guarded([&](Process& process) { make_unknown(process, start, bytes); });
+}
+
+int cachalot_sim_make_all_unknown(const std::uint64_t* ranges, std::uint64_t count) {
+  return guarded([&](Process& process) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      make_unknown(process, reinterpret_cast<const void*>(ranges[i]), ranges[count + i]);
+    }
+  });
+}
+
+void cachalot_sim_answer(std::int64_t count) {
+  if (count >= 0)
+    this_thread().answer.set(count);
+  else
+    this_thread().answer.clear();
+}

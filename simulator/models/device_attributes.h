@@ -1,0 +1,18 @@
+// What a simulated device says about itself, for the runtime and for the driver.
+#pragma once
+
+#include "simulator/models/abi.h"
+#include "simulator/models/config.h"
+
+namespace cachalot::simulator {
+
+cudaDeviceProp device_properties(const Config& config, int ordinal);
+// How many times slower double precision is than single.
+int single_to_double_ratio(const GpuModel& gpu);
+// By the number that cudaDeviceAttr and CUdevice_attribute share. Throws cudaErrorInvalidValue for one that does not exist.
+int device_attribute(const Config& config, int ordinal, int attribute);
+// "0000:01:00.0"
+std::string pci_bus_id(int ordinal);
+CUuuid device_uuid(int ordinal);
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,117 @@
+#include "simulator/state/use_checks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+
+namespace cachalot::simulator {
+namespace {
+
+bool overlap(const AddressRange& a, const AddressRange& b) {
+  return a.address < b.address + b.bytes && b.address < a.address + a.bytes;
+}
+
+template <typename Is>
+const MemoryUse* find(const std::vector<MemoryUse>& uses, Is&& is) {
+  const auto at = std::find_if(uses.begin(), uses.end(), is);
+  return at == uses.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+void MemoryUses::launched(StreamOrder& order) {
+  const std::uint64_t launch = all_[order.number] + 1;
+  all_.set(order.number, launch);
+  order.before.set(order.number, launch);
+}
+
+void MemoryUses::add(MemoryUse use, const StreamOrder& order) {
+  use.stream = order.number;
+  use.launch = all_[order.number];
+  pending_.push_back(std::move(use));
+}
+
+const MemoryUse* MemoryUses::find_unordered(const AddressRange& range, bool writes, const StreamOrder& order,
+                                            std::int64_t now_ns) {
+  forget_done(now_ns);
+  return find(pending_, [&](const MemoryUse& use) {
+    return (use.writes || writes) && overlap(use.range, range) && use.launch > order.before[use.stream];
+  });
+}
+
+const MemoryUse* MemoryUses::find_pending(const AddressRange& range, std::int64_t now_ns) {
+  forget_done(now_ns);
+  return find(pending_, [&](const MemoryUse& use) { return overlap(use.range, range); });
+}
+
+void MemoryUses::forget(const AddressRange& range) {
+  std::erase_if(pending_, [&](const MemoryUse& use) { return overlap(use.range, range); });
+}
+
+void MemoryUses::forget_done(std::int64_t now_ns) {
+  std::erase_if(pending_, [&](const MemoryUse& use) { return use.end_ns <= now_ns; });
+}
+
+// Of host memory, only the use of pinned memory lasts until the stream is done.
+bool UseChecks::lasts(const void* start, std::size_t bytes) const {
+  return start && (devices_.hold(start) || host_memory_.is_pinned(start, bytes));
+}
+
+// Calls visit(range, writes) for each side whose use lasts until the stream is done.
+template <typename Visit>
+void UseChecks::for_each(const StreamState& stream, const void* to, const void* from, std::size_t bytes,
+                         Visit&& visit) {
+  if (!watch_.is_on() || stream.capture || bytes == 0) return;
+  if (lasts(to, bytes)) visit(AddressRange{reinterpret_cast<Address>(to), bytes}, true);
+  if (lasts(from, bytes)) visit(AddressRange{reinterpret_cast<Address>(from), bytes}, false);
+}
+
+void UseChecks::check(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  order_.join(stream);
+  for_each(stream, to, from, bytes, [&](const AddressRange& range, bool writes) CACHALOT_LOCKED {
+    const MemoryUse* other = uses_.find_unordered(range, writes, stream.order, devices_.clock_ns());
+    if (!other) return;
+    watch_.note(formatted("{} {} memory that {} on another stream still {}, and nothing orders the two", call,
+                          writes ? "writes" : "reads", other->call, other->writes ? "writes" : "reads"),
+                other->stack);
+  });
+}
+
+void UseChecks::add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  const CallStack stack = watch_.is_on() ? CallStack::capture() : CallStack();
+  if (watch_.is_on() && !stream.capture) uses_.launched(stream.order);
+  for_each(stream, to, from, bytes, [&](const AddressRange& range, bool writes) CACHALOT_LOCKED {
+    MemoryUse use{.range = range, .writes = writes, .call = call, .stack = stack};
+    use.end_ns = devices_.on_clock(stream.device).stream_ready_ns(stream.name);
+    uses_.add(std::move(use), stream.order);
+  });
+}
+
+void UseChecks::check_free(const char* call, StreamState& stream, const AddressRange& range) {
+  if (!watch_.is_on() || stream.capture) return;
+  order_.join(stream);
+  const MemoryUse* other = uses_.find_unordered(range, true, stream.order, devices_.clock_ns());
+  if (!other) return;
+  watch_.note(formatted("{} frees memory that {} on another stream still {}, and nothing orders the two", call,
+                        other->call, other->writes ? "writes" : "reads"),
+              other->stack);
+}
+
+void UseChecks::check_unmap(const AddressRange& range) {
+  if (!watch_.is_on()) return;
+  const MemoryUse* other = uses_.find_pending(range, devices_.clock_ns());
+  if (!other) return;
+  watch_.note(formatted("cuMemUnmap of memory that {} still {}", other->call, other->writes ? "writes" : "reads"),
+              other->stack);
+}
+
+void UseChecks::forget(const AddressRange& range) {
+  if (watch_.is_on()) uses_.forget(range);
+}
+
+void UseChecks::order_behind_all(StreamState& stream) {
+  if (watch_.is_on()) uses_.order_behind_all(stream.order);
+}
+
+}  // namespace cachalot::simulator

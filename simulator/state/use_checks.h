@@ -1,0 +1,95 @@
+// With strict:1 of CACHALOT_SIM: tells of two copies or fills that use the same memory in no order, and of memory that
+// goes while one of them uses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cachalot/call_stack.h"
+#include "cachalot/device.h"
+#include "simulator/base/lock.h"
+#include "simulator/base/watch.h"
+#include "simulator/device/vector_clock.h"
+#include "simulator/state/devices.h"
+#include "simulator/state/host_memory.h"
+#include "simulator/state/stream_state.h"
+#include "simulator/state/streams.h"
+
+namespace cachalot::simulator {
+
+struct MemoryUse {
+  AddressRange range;
+  bool writes = false;
+  std::size_t stream = 0;
+  std::uint64_t launch = 0;
+  std::int64_t end_ns = 0;
+  const char* call = "";
+  CallStack stack;
+};
+
+// The copies and fills that are underway. Only what is certain is found: both calls are known to use the bytes, one of them writes,
+// the first is not done yet, and nothing that the program asked for puts one behind the other. What kernels use is not known.
+// process_mutex guards everything here.
+class MemoryUses {
+ public:
+  // The next stream's order: behind nothing.
+  StreamOrder new_stream() { return {streams_++, {}}; }
+  // Counts a launch of the stream.
+  void launched(StreamOrder& order);
+  // Launches of any stream so far come before the stream's next one.
+  void order_behind_all(StreamOrder& order) const { order.before.join(all_); }
+
+  // Adds a use by the launch that was counted last.
+  void add(MemoryUse use, const StreamOrder& order);
+  // Returns a use of the range that is underway at `now_ns` and may not meet one by the stream: it or that one writes, and
+  // it does not come before. Null: none.
+  const MemoryUse* find_unordered(const AddressRange& range, bool writes, const StreamOrder& order,
+                                  std::int64_t now_ns);
+  // Returns a use of the range that is underway at `now_ns`, in whatever order. Null: none.
+  const MemoryUse* find_pending(const AddressRange& range, std::int64_t now_ns);
+  // The memory has another owner from now on.
+  void forget(const AddressRange& range);
+
+ private:
+  void forget_done(std::int64_t now_ns);
+
+  std::size_t streams_ = 0;
+  VectorClock all_;
+  std::vector<MemoryUse> pending_;
+};
+
+class UseChecks {
+ public:
+  UseChecks(Watch& watch, MemoryUses& uses, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
+      : watch_(watch), uses_(uses), host_memory_(host_memory), devices_(devices), order_(order) {}
+
+  // `check` comes before a copy or fill of `call` is queued, and `add` after it: `to` is written, and `from` is read
+  // if it is not null.
+  void check(const char* call, StreamState& stream, const void* to, const void* from,
+             std::size_t bytes) CACHALOT_LOCKED;
+  void add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  // The memory is about to be freed in the order of the stream.
+  void check_free(const char* call, StreamState& stream, const AddressRange& range) CACHALOT_LOCKED;
+  // The memory is about to be unmapped.
+  void check_unmap(const AddressRange& range) CACHALOT_LOCKED;
+  // The memory has another owner from now on.
+  void forget(const AddressRange& range) CACHALOT_LOCKED;
+  // Launches of any stream so far come before the stream's next one.
+  void order_behind_all(StreamState& stream) CACHALOT_LOCKED;
+
+ private:
+  bool lasts(const void* start, std::size_t bytes) const CACHALOT_LOCKED;
+  template <typename Visit>
+  void for_each(const StreamState& stream, const void* to, const void* from, std::size_t bytes,
+                Visit&& visit) CACHALOT_LOCKED;
+
+  Watch& watch_ CACHALOT_UNDER_LOCK;
+  MemoryUses& uses_ CACHALOT_UNDER_LOCK;
+  HostMemory& host_memory_ CACHALOT_UNDER_LOCK;
+  Devices& devices_;
+  ImplicitOrder& order_;
+};
+
+}  // namespace cachalot::simulator
