@@ -16,8 +16,8 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/timeline.h"
+#include "tools/base/input_file.h"
 #include "tools/history/history.h"
-#include "tools/input_file.h"
 
 namespace cachalot::bench {
 namespace {

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/replay.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::bench {
 namespace {

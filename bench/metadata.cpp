@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/workloads.h"
-#include "tools/replay.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::bench {
 namespace {

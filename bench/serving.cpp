@@ -22,8 +22,8 @@
 #include "bench/timing.h"
 #include "bench/workloads.h"
 #include "cachalot/errors.h"
-#include "tools/replay.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::bench {
 namespace {

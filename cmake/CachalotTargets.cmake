@@ -29,7 +29,7 @@ function(cachalot_require_all_listed)
     list(APPEND found ${simulator})
   endif()
   if(TARGET cachalot_torch)
-    file(GLOB plugin CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/*.cpp)
+    file(GLOB plugin CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/plug/*.cpp)
     list(APPEND found ${plugin})
   endif()
   list(FILTER found EXCLUDE REGEX "/(bench|tests)/pytorch/")                        # compiled by Python programs
@@ -219,8 +219,8 @@ function(cachalot_replay_library)
   cachalot_files(sources tools ${arg_SOURCES})
   add_library(cachalot_replay STATIC ${sources})
   # By folder: as one file they would take one core for minutes.
-  cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis,tools/advice history=tools/history,tools/exports
-    live=tools/live,tools/pages)
+  cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis history=tools/history,tools/exports
+    others=tools/advice,tools/live,tools/pages)
   target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
 endfunction()
 

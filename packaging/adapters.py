@@ -184,7 +184,7 @@ def package_folder(scratch: Path) -> Path:
     (package / "_version.py").write_text('__version__ = ""\n')
     shutil.copytree(ROOT / "pytorch" / "adapter", package / "native" / "adapter")
     for seam in ("plug.h", "host_plug.h"):
-        shutil.copy(ROOT / "pytorch" / seam, package / "native")
+        shutil.copy(ROOT / "pytorch" / "plug" / seam, package / "native")
     shutil.copytree(ROOT / "allocator" / "include" / "cachalot", package / "native" / "include" / "cachalot")
     return package
 

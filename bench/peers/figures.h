@@ -15,7 +15,7 @@
 #include "bench/timing.h"
 #include "bench/workloads.h"
 #include "bench/workloads_many.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::bench {
 

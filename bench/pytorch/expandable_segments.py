@@ -5,7 +5,7 @@
 
 Plays each trace through PyTorch's allocator with expandable_segments:True, over the simulated CUDA runtime, on devices
 large and small, and writes what torch.cuda.memory_stats tells then. --check compares with the recorded file instead of
-writing it, and ends with 1 where a figure differs. tools/expandable_segments.h is the model that must reach the same.
+writing it, and ends with 1 where a figure differs. tools/replay/expandable_segments.h is the model that must reach the same.
 """
 
 import argparse

@@ -13,8 +13,8 @@
 #include "cachalot/options.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/policies.h"
-#include "tools/replay.h"
+#include "tools/replay/policies.h"
+#include "tools/replay/replay.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/parallel.h"
+#include "tools/base/parallel.h"
 
 #include <gtest/gtest.h>
 

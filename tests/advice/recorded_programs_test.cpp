@@ -15,7 +15,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/allocations.h"
-#include "tools/policies.h"
+#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {

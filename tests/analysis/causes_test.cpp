@@ -12,7 +12,7 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/history.h"
-#include "tools/policies.h"
+#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/bytes.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/replay.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

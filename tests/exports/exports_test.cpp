@@ -17,7 +17,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

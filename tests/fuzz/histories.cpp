@@ -5,7 +5,7 @@
 #include "tests/fuzz/file.h"
 #include "tests/tools/recorded_figures.h"
 #include "tools/history/allocations.h"
-#include "tools/replay.h"
+#include "tools/replay/replay.h"
 
 namespace cachalot::fuzz {
 namespace {

@@ -1,8 +1,8 @@
 // Snapshots, pickles and JSON: they are read or refused with InvalidArgument, whatever they hold. What was read is
 // reported. histories.cpp has what else is made of them.
 #include "tests/fuzz/file.h"
+#include "tools/analysis/snapshot_report.h"
 #include "tools/history/readers.h"
-#include "tools/snapshot_report.h"
 
 namespace cachalot::fuzz {
 namespace {

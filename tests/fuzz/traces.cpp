@@ -1,7 +1,7 @@
 // The reader of traces, plain and gzip: it reads a trace or says InvalidArgument. What it read is then sound, and nothing that
 // is done with it may be refused.
 #include "tests/fuzz/file.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::fuzz {
 namespace {

@@ -152,10 +152,10 @@ OTHERS = {
 
 HEADERS = {
     "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_*.h"],
-    "Plug": ["pytorch/plug.h"],
+    "Plug": ["pytorch/plug/plug.h"],
     "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h",
               "allocator/include/cachalot/c_publish.h"],
-    "hooks": ["pytorch/hooks.h", "pytorch/limit_hooks.cpp"],
+    "hooks": ["pytorch/plug/hooks.h", "pytorch/plug/limit_hooks.cpp"],
 }
 
 

@@ -17,8 +17,8 @@ function(plant_clean_tree)
   file(WRITE ${WORK_DIR}/allocator/include/cachalot/device.h "#pragma once\n")
   file(WRITE ${WORK_DIR}/allocator/include/cachalot/caching_allocator.h "#pragma once\n#include \"cachalot/device.h\"\n")
   file(WRITE ${WORK_DIR}/allocator/blocks/block.h "#pragma once\n#include \"base/bytes.h\"\n")
-  file(WRITE ${WORK_DIR}/allocator/blocks/block.cpp "#include \"block.h\"\n// #include \"tools/replay.h\" (a comment)\n")
-  file(WRITE ${WORK_DIR}/tools/replay.h "#include \"cachalot/caching_allocator.h\"\n")
+  file(WRITE ${WORK_DIR}/allocator/blocks/block.cpp "#include \"block.h\"\n// #include \"tools/replay/replay.h\" (a comment)\n")
+  file(WRITE ${WORK_DIR}/tools/replay/replay.h "#include \"cachalot/caching_allocator.h\"\n")
 endfunction()
 
 # Adds a file to the clean tree; the check must fail and say `message`.
@@ -45,7 +45,7 @@ expect_caught("blocks/up.cpp .layer 3. includes allocator/include/cachalot/cachi
   allocator/blocks/up.cpp "#include <vector>\n  #  include \"cachalot/caching_allocator.h\"\n")
 expect_caught("include/cachalot/device.h .layer 1. includes allocator/include/cachalot/caching_allocator.h"
   allocator/include/cachalot/device.h "#include \"cachalot/caching_allocator.h\"\n")
-expect_caught("blocks/up.cpp .layer 3. includes tools/replay.h" allocator/blocks/up.cpp "#include \"../../tools/replay.h\"\n")
+expect_caught("blocks/up.cpp .layer 3. includes tools/replay/replay.h" allocator/blocks/up.cpp "#include \"../../tools/replay/replay.h\"\n")
 expect_caught("is no file of this repository" allocator/blocks/lost.cpp "#include \"blocks/lost.h\"\n")
 expect_caught("has no layer" allocator/somewhere/new.h "#pragma once\n")
 expect_caught("<cuda_runtime_api.h> is reserved" allocator/blocks/gpu.cpp "#include <cuda_runtime_api.h>\n")

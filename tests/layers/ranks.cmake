@@ -55,11 +55,16 @@ set(layers
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   "13 allocator/include/cachalot/c_limits.h    allocator/include/cachalot/c_publish.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
-  "13 pytorch/"
+  "13 pytorch/plug/               pytorch/cachalot/"
   "14 pytorch/adapter/"
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
   "14 adapters/"
-  "14 tools/"
+  "14.1 tools/base/"
+  "14.2 tools/replay/"
+  "14.3 tools/history/"
+  "14.4 tools/analysis/           tools/simulation/              tools/live/"
+  "14.5 tools/exports/            tools/pages/                   tools/advice/"
+  "14.6 tools/commands/"
   "15 tests/  bench/  examples/")
 
 # The wings, of which the core's folders include nothing: but for the C library, which publishes its statistics.

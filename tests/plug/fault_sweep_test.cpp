@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cachalot/simulator.h"
-#include "pytorch/hooks.h"
-#include "pytorch/pool_hooks.h"
+#include "pytorch/plug/hooks.h"
+#include "pytorch/plug/pool_hooks.h"
 #include "tests/plug/streams_of_process.h"
 
 namespace cachalot {

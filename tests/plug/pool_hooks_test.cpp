@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "pytorch/hooks.h"
-#include "pytorch/pool_hooks.h"
+#include "pytorch/plug/hooks.h"
+#include "pytorch/plug/pool_hooks.h"
 #include "tests/plug/streams_of_process.h"
 
 namespace cachalot {

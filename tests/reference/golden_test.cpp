@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "cachalot/options.h"
 #include "tests/reference/reference_heap.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot {
 namespace {

@@ -1,5 +1,5 @@
 // Which cards a program fits on, by the trace of one run.
-#include "tools/card_table.h"
+#include "tools/simulation/card_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

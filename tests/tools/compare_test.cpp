@@ -10,7 +10,7 @@
 #include "tests/tools/data_files.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/comparison.h"
+#include "tools/replay/comparison.h"
 
 namespace cachalot::tools {
 namespace {

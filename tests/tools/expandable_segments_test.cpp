@@ -1,4 +1,4 @@
-#include "tools/expandable_segments.h"
+#include "tools/replay/expandable_segments.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/fit.h"
+#include "tools/simulation/fit.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/input_file.h"
+#include "tools/base/input_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

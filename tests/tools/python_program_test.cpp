@@ -1,4 +1,4 @@
-#include "tools/python_program.h"
+#include "tools/simulation/python_program.h"
 
 #include <gtest/gtest.h>
 

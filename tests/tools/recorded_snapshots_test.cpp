@@ -22,11 +22,11 @@
 #include "tools/analysis/checks.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/recorded_start.h"
+#include "tools/analysis/snapshot_report.h"
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/policies.h"
-#include "tools/snapshot_report.h"
+#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {

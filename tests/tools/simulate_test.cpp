@@ -12,7 +12,7 @@
 
 #include "tests/tools/simulate_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/simulation_files.h"
+#include "tools/simulation/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,7 +1,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

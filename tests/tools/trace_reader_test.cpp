@@ -1,4 +1,4 @@
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -12,10 +12,10 @@
 #include <sstream>
 
 #include "tests/top/testing.h"
-#include "tools/descriptor.h"
+#include "tools/base/descriptor.h"
+#include "tools/base/text_layout.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

@@ -14,8 +14,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "tools/parallel.h"
-#include "tools/quoted.h"
+#include "tools/base/parallel.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools {
 namespace {

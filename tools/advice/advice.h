@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/card_table.h"
-#include "tools/policies.h"
-#include "tools/text_layout.h"
-#include "tools/trace_reader.h"
+#include "tools/base/text_layout.h"
+#include "tools/replay/policies.h"
+#include "tools/replay/trace_reader.h"
+#include "tools/simulation/card_table.h"
 
 namespace cachalot::tools {
 

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/allocations.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

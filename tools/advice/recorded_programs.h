@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tools/advice/advice.h"
+#include "tools/base/input_file.h"
 #include "tools/history/history.h"
-#include "tools/input_file.h"
 
 namespace cachalot::tools {
 

@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "tools/analysis/phases.h"
-#include "tools/quoted.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools {
 namespace {

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "tools/analysis/timeline.h"
+#include "tools/base/input_file.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/input_file.h"
 
 namespace cachalot::tools {
 

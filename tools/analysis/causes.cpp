@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "policy/torch_policy.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/policies.h"
+#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {

@@ -12,10 +12,10 @@
 #include "tools/analysis/categories.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
-#include "tools/expandable_segments.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/allocations.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
+#include "tools/replay/expandable_segments.h"
 
 namespace cachalot::tools {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tools/history/history.h"
-#include "tools/replay.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 

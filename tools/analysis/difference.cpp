@@ -17,7 +17,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/timeline.h"
-#include "tools/quoted.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools {
 namespace {

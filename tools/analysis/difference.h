@@ -13,9 +13,9 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/sites.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -15,7 +15,7 @@
 #include "tools/analysis/message_report.h"
 #include "tools/analysis/oom_figures.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/quoted.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools {
 namespace {

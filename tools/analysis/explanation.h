@@ -13,8 +13,8 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/history.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

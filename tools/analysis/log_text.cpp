@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "policy/torch_policy.h"
 #include "tools/analysis/oom_figures.h"
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

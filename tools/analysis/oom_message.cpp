@@ -15,7 +15,7 @@
 #include "tools/analysis/log_text.h"
 #include "tools/analysis/oom_figures.h"
 #include "tools/analysis/written_sizes.h"
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/quoted.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

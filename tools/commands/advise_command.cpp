@@ -21,15 +21,15 @@
 #include "simulator/models/gpu_models.h"
 #include "tools/advice/advice.h"
 #include "tools/advice/recorded_programs.h"
-#include "tools/card_table.h"
+#include "tools/base/output_file.h"
+#include "tools/base/parallel.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/output_file.h"
 #include "tools/pages/page_report.h"
-#include "tools/parallel.h"
-#include "tools/python_program.h"
-#include "tools/python_server.h"
-#include "tools/simulation.h"
+#include "tools/simulation/card_table.h"
+#include "tools/simulation/python_program.h"
+#include "tools/simulation/python_server.h"
+#include "tools/simulation/simulation.h"
 
 namespace cachalot::tools {
 namespace {

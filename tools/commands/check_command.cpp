@@ -10,11 +10,11 @@
 
 #include "base/check.h"
 #include "tools/analysis/checks.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/text_layout.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 

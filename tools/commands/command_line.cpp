@@ -15,9 +15,9 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
+#include "tools/base/quoted.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
-#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,8 +1,8 @@
 // `cachalot compare`: the memory of a program under PyTorch's policies and the page heap.
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/comparison.h"
-#include "tools/replay.h"
+#include "tools/replay/comparison.h"
+#include "tools/replay/replay.h"
 
 namespace cachalot::tools {
 namespace {

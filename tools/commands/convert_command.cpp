@@ -3,11 +3,11 @@
 #include <string>
 
 #include "base/check.h"
+#include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/exports/exports.h"
 #include "tools/history/history.h"
-#include "tools/output_file.h"
 
 namespace cachalot::tools {
 namespace {

@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/difference.h"
+#include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
-#include "tools/output_file.h"
 #include "tools/pages/page_report.h"
 
 namespace cachalot::tools {

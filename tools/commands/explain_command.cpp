@@ -11,12 +11,12 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/explanation.h"
+#include "tools/base/output_file.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/output_file.h"
 #include "tools/pages/page_report.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -11,14 +11,14 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "tools/base/parallel.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/fit.h"
-#include "tools/parallel.h"
-#include "tools/python_program.h"
-#include "tools/python_server.h"
-#include "tools/simulation_files.h"
-#include "tools/text_layout.h"
+#include "tools/simulation/fit.h"
+#include "tools/simulation/python_program.h"
+#include "tools/simulation/python_server.h"
+#include "tools/simulation/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {

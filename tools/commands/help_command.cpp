@@ -8,8 +8,8 @@
 
 #include "cachalot/version.h"
 #include "simulator/models/gpu_models.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

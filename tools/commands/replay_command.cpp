@@ -12,11 +12,11 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "policy/options_without_effect.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/quoted.h"
-#include "tools/replay.h"
-#include "tools/text_layout.h"
+#include "tools/replay/replay.h"
 
 namespace cachalot::tools {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/process.h"
 #include "tools/commands/command.h"
-#include "tools/python_program.h"
+#include "tools/simulation/python_program.h"
 
 namespace cachalot::tools {
 namespace {

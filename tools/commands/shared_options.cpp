@@ -17,7 +17,7 @@
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/readers.h"
-#include "tools/replay.h"
+#include "tools/replay/replay.h"
 
 namespace cachalot::tools {
 namespace {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "simulator/models/context_costs.h"
-#include "tools/card_table.h"
-#include "tools/input_file.h"
-#include "tools/simulation.h"
-#include "tools/trace_reader.h"
+#include "tools/base/input_file.h"
+#include "tools/replay/trace_reader.h"
+#include "tools/simulation/card_table.h"
+#include "tools/simulation/simulation.h"
 
 namespace cachalot::tools {
 

@@ -22,12 +22,12 @@
 #include "policy/torch_policy.h"
 #include "simulator/models/gpu_models.h"
 #include "tools/analysis/sites.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/python_program.h"
-#include "tools/simulation.h"
-#include "tools/simulation_files.h"
-#include "tools/text_layout.h"
+#include "tools/simulation/python_program.h"
+#include "tools/simulation/simulation.h"
+#include "tools/simulation/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "tools/analysis/snapshot_report.h"
+#include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/readers.h"
-#include "tools/output_file.h"
 #include "tools/pages/page_report.h"
-#include "tools/snapshot_report.h"
 
 namespace cachalot::tools {
 namespace {

@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "cachalot/errors.h"
+#include "tools/base/descriptor.h"
+#include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
-#include "tools/descriptor.h"
 #include "tools/live/prometheus_server.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/allocations.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tools/analysis/sites.h"
+#include "tools/base/output_file.h"
 #include "tools/history/history.h"
-#include "tools/output_file.h"
 
 namespace cachalot::tools {
 

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/base/output_file.h"
+#include "tools/base/pickle_opcodes.h"
 #include "tools/exports/exports.h"
 #include "tools/history/history.h"
-#include "tools/output_file.h"
-#include "tools/pickle_opcodes.h"
 
 namespace cachalot::tools {
 namespace {

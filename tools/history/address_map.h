@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cachalot/device.h"
-#include "tools/seeded_hash.h"
+#include "tools/base/seeded_hash.h"
 
 namespace cachalot::tools {
 

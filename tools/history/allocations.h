@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tools/history/history.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 

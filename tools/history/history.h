@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cachalot/device.h"
+#include "tools/base/input_file.h"
 #include "tools/history/tables.h"
-#include "tools/input_file.h"
 
 namespace cachalot::tools {
 

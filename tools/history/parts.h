@@ -22,8 +22,8 @@
 
 #include "cachalot/errors.h"
 #include "tools/history/history.h"
+#include "tools/history/memory_budget.h"
 #include "tools/history/tables.h"
-#include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 

@@ -17,11 +17,11 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/base/pickle_opcodes.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/parts.h"
 #include "tools/history/snapshot_builder.h"
-#include "tools/pickle_opcodes.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

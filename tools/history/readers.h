@@ -5,8 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "tools/base/input_file.h"
 #include "tools/history/history.h"
-#include "tools/input_file.h"
 
 namespace cachalot::tools {
 

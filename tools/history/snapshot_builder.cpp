@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "cachalot/caching_allocator.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/address_map.h"
 #include "tools/history/history.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tools/history/history.h"
+#include "tools/history/memory_budget.h"
 #include "tools/history/parts.h"
-#include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 

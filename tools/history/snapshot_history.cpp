@@ -17,8 +17,8 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/base/quoted.h"
 #include "tools/history/snapshot_builder.h"
-#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {

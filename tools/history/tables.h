@@ -15,7 +15,7 @@
 
 #include "base/check.h"
 #include "cachalot/pool_id.h"
-#include "tools/seeded_hash.h"
+#include "tools/base/seeded_hash.h"
 
 namespace cachalot::tools {
 

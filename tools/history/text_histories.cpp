@@ -9,9 +9,9 @@
 
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
-#include "tools/line_reader.h"
-#include "tools/memory_budget.h"
-#include "tools/trace_reader.h"
+#include "tools/base/line_reader.h"
+#include "tools/history/memory_budget.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

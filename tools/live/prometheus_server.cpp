@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cachalot/errors.h"
-#include "tools/quoted.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools::live {
 namespace {

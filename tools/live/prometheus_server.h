@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/descriptor.h"
+#include "tools/base/descriptor.h"
 
 namespace cachalot::tools::live {
 

@@ -21,8 +21,8 @@
 #include "base/process.h"
 #include "cachalot/errors.h"
 #include "cachalot/statistics_page.h"
-#include "tools/descriptor.h"
-#include "tools/quoted.h"
+#include "tools/base/descriptor.h"
+#include "tools/base/quoted.h"
 
 namespace cachalot::tools::live {
 namespace {

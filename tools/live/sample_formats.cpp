@@ -16,9 +16,9 @@
 
 #include "base/bytes.h"
 #include "cachalot/version.h"
-#include "tools/output_file.h"
-#include "tools/quoted.h"
-#include "tools/text_layout.h"
+#include "tools/base/output_file.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/base/text_layout.h"
 #include "tools/live/sample.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 

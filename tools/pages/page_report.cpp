@@ -19,13 +19,13 @@
 #include "tools/analysis/layout.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
+#include "tools/base/output_file.h"
+#include "tools/base/text_layout.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/tables.h"
-#include "tools/output_file.h"
-#include "tools/replay.h"
-#include "tools/text_layout.h"
-#include "tools/trace_reader.h"
+#include "tools/replay/replay.h"
+#include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {

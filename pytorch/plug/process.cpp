@@ -1,0 +1,172 @@
+#include "pytorch/plug/process.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "base/own_code.h"
+#include "cachalot/kernels.h"
+#include "diagnostics/publish/process_publisher.h"
+#include "policy/options_without_effect.h"
+#include "pytorch/plug/python_api.h"
+
+namespace cachalot {
+
+namespace {
+
+// use(text of the variable); false: it is not set.
+template <typename Use>
+bool with_environment(const char* variable, Use use) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return false;
+  try {
+    use(std::string_view(text));
+    return true;
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(formatted("environment variable {}: {}", variable, error.what()));
+  }
+}
+
+// What cachalot does not use of PYTORCH_CUDA_ALLOC_CONF, PyTorch itself may. Nobody else reads `text`.
+Options amended(const Options& options, std::string_view text) {
+  Options result = amend_options(text, options);
+  warn_of_options_without_effect(result, options);
+  return result;
+}
+
+Options amended_by_environment(Options options) {
+  with_environment("CACHALOT_DEBUG", [&](std::string_view text) { options.debug = parse_debug(text); });
+  with_environment("CACHALOT_CONF", [&](std::string_view text) { options = amended(options, text); });
+  return options;
+}
+
+// parse_pytorch_conf's options; each warning is a line on stderr.
+Options read_pytorch_conf(std::string_view text, const Options& base) {
+  PytorchConf conf = parse_pytorch_conf(text, base);
+  for (const std::string& warning : conf.warnings) print_error("cachalot: {}\n", warning);
+  return conf.options;
+}
+
+// As torch reads it: "0" and anything else leave caching on.
+bool is_caching_off_by_environment() {
+  const char* const value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+// The first of the two that is set counts, as in PyTorch.
+Options pytorch_environment_options() {
+  Options options;
+  const auto read = [&](std::string_view text) { options = read_pytorch_conf(text, {}); };
+  if (!with_environment("PYTORCH_CUDA_ALLOC_CONF", read)) with_environment("PYTORCH_ALLOC_CONF", read);
+  return options;
+}
+
+}  // namespace
+
+Process& Process::instance() {
+  static Process& process = *new Process;
+  return process;
+}
+
+// PyTorch's streams live as long as the process.
+Options Process::amended_by_all(Options base, std::string_view amendment) const {
+  base.immortal_streams = !streams_end_;
+  return amended(amended_by_environment(base), amendment);
+}
+
+void Process::expect_other_libraries() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (made() == nullptr) streams_end_ = true;
+}
+
+void Process::set_base(const Options& base) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  take_base(base);
+}
+
+void Process::set_base(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  take_base(read_pytorch_conf(text, base_));
+}
+
+void Process::take_base(Options base) {
+  CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
+  if (made != nullptr) keep_heap(base, *made);
+  const Options options = amended_by_all(base, amendment_);
+  if (made != nullptr) made->configure(options);
+  base_ = std::move(base);
+  base_given_ = true;
+}
+
+void Process::keep_heap(Options& base, const CachingAllocator& made) {
+  const bool has_pages = uses_pages(made.options());
+  if (uses_pages(amended_by_all(base, amendment_)) == has_pages) return;
+  if (!told_of_heap_) {
+    print_error(
+        "cachalot: 'expandable_segments:{}' is ignored: the heap is '{}' since the first use of memory and cannot "
+        "change; PYTORCH_CUDA_ALLOC_CONF or CACHALOT_CONF chooses it\n",
+        has_pages ? "False" : "True", has_pages ? "pages" : "segments");
+  }
+  told_of_heap_ = true;
+  base.expandable_segments = has_pages;
+}
+
+void Process::amend(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Options options = amended_by_all(base_, text);
+  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
+  amendment_ = text;
+}
+
+CachingAllocator& Process::make() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
+  // Where an adapter is, it came first with torch's own reading of the variables.
+  if (!base_given_) base_ = pytorch_environment_options();
+  std::vector<std::shared_ptr<Device>> devices = cuda_devices();
+  CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
+  bool publishes = false;
+  with_environment("CACHALOT_PUBLISH", [&](std::string_view) { publishes = is_publishing_asked_for(); });
+  auto allocator =
+      std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_), kernels_for);
+  if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
+  add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
+  provide_python_frames();
+  tell_of_out_of_memory(*allocator);
+  base_given_ = true;
+  allocator_.store(allocator.get(), std::memory_order_release);
+  if (publishes) publish_as_asked(*allocator);
+  return *allocator.release();
+}
+
+bool Process::has_pages() {
+  if (const CachingAllocator* const made = allocator_.load(std::memory_order_acquire))
+    return uses_pages(made->options());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return uses_pages(amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_));
+}
+
+std::size_t Process::pinned_limit() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_).pinned_limit;
+}
+
+void Process::set_caching_enabled(bool enabled) {
+  if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
+}
+
+bool Process::set_contiguous(bool contiguous) {
+  if (contiguous != contiguous_here_) contiguous_threads_ += contiguous ? 1 : -1;
+  return std::exchange(contiguous_here_, contiguous);
+}
+
+void Process::throw_out_of_memory(const char* message) const {
+  if (const Plug::Thrower thrower = thrower_.load()) thrower(message);
+  throw std::runtime_error(message);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,92 @@
+// The one allocator of the process, behind every door of libcachalot_torch.so.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "base/process.h"
+#include "cachalot/caching_allocator.h"
+#include "pytorch/plug/plug.h"
+
+namespace cachalot {
+
+// Made at first use and never destroyed: tensors may outlive static objects. While it cannot be made (no device, a bad
+// CACHALOT_CONF), each call tries again and throws the reason. A forked child of a process that has not made it makes its
+// own. Thread-safe.
+class Process final : public ForkAware {
+ public:
+  static Process& instance();
+
+  CachingAllocator& allocator() {
+    CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
+    return made != nullptr ? *made : make();
+  }
+
+  // Returns the allocator, or null while nothing has needed it.
+  CachingAllocator* made() const { return allocator_.load(std::memory_order_acquire); }
+
+  // As CachingAllocator::allocate; in one handle where this thread has asked for that.
+  void* allocate(std::size_t bytes, int device, Stream stream) {
+    if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
+      return allocator().allocate(bytes, device, stream);
+    }
+    return allocator().allocate(bytes, device, stream, {.contiguous = true});
+  }
+  // Whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
+  bool set_contiguous(bool contiguous);
+
+  // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it. Once
+  // the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is then left as it is,
+  // and the first time a line on stderr says so.
+  void set_base(const Options& base);
+  // The same with PYTORCH_CUDA_ALLOC_CONF's text, read on top of the base before it as PyTorch does; each setting that
+  // is left out is a line on stderr.
+  void set_base(std::string_view text);
+  // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
+  void amend(std::string_view text);
+
+  // Says that others than PyTorch, whose streams end, will use the allocator: unless immortal_streams is set, a handle is then
+  // not taken for the same stream for ever. Has no effect once the allocator is made.
+  void expect_other_libraries();
+
+  // Whether the heap is the page heap, or would be if the allocator were made now.
+  bool has_pages();
+  // The option pinned_limit, as all sources together say it.
+  std::size_t pinned_limit();
+
+  // Caching stays off where PYTORCH_NO_CUDA_MEMORY_CACHING says so.
+  void set_caching_enabled(bool enabled);
+
+  void set_out_of_memory_thrower(Plug::Thrower thrower) { thrower_.store(thrower); }
+  [[noreturn]] void throw_out_of_memory(const char* message) const;
+
+ private:
+  // A thread that is not here may have been making it.
+  void on_fork() noexcept override { new (&mutex_) std::mutex; }
+  CachingAllocator& make();
+  Options amended_by_all(Options base, std::string_view amendment) const;
+  void take_base(Options base);
+  void keep_heap(Options& base, const CachingAllocator& made);
+
+  std::mutex mutex_;  // held while the allocator is made or configured
+  std::atomic<CachingAllocator*> allocator_{nullptr};
+  bool base_given_ = false;
+  Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
+  std::string amendment_;
+  bool told_of_heap_ = false;
+  bool streams_end_ = false;
+  std::atomic<Plug::Thrower> thrower_{nullptr};
+  std::atomic<int> contiguous_threads_{0};  // spares others a look at their own: one that ends may stay counted
+  static inline thread_local bool contiguous_here_ = false;
+};
+
+// Lets the function of cachalot_plug_on_out_of_memory, whichever is set by then (oom_hooks.cpp), know of the allocator's failures.
+void tell_of_out_of_memory(CachingAllocator& allocator);
+
+inline CachingAllocator& process_allocator() { return Process::instance().allocator(); }
+
+}  // namespace cachalot

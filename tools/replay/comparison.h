@@ -1,0 +1,36 @@
+// One trace under three policies: PyTorch's, PyTorch's with expandable segments, and cachalot's page heap.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/base/text_layout.h"
+#include "tools/replay/policies.h"
+#include "tools/replay/trace_reader.h"
+
+namespace cachalot::tools {
+
+struct Comparison {
+  std::string trace;  // its path
+  std::size_t events = 0;
+  std::size_t peak_requested_bytes = 0;  // the most that lives at once
+  PolicyFigures native;                  // cachalot's heap:segments, which takes PyTorch's decisions one for one
+  PolicyFigures expandable;              // the model in expandable_segments.h
+  PolicyFigures pages;                   // cachalot's heap:pages
+};
+
+// Returns what the policies do on a device of this size. `progress` is called now and then with the part done, 0 to 1.
+Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const std::function<void(double)>& progress);
+
+// Returns a table with one line for each trace, what its columns mean, and one sentence that sums it up.
+std::string to_text(const std::vector<Comparison>& comparisons, const Style& style);
+
+// Returns the sentence: "On these 9 traces together the page heap holds 17.0 % less memory than PyTorch's policy …".
+std::string conclusion(const std::vector<Comparison>& comparisons);
+
+// Returns a JSON object on one line, without the newline.
+std::string to_json(const Comparison& comparison);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,284 @@
+#include "tools/replay/policies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "policy/torch_policy.h"
+#include "tools/replay/expandable_segments.h"
+#include "tools/replay/replay.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Heap = AllocatorPolicy::Heap;
+using Sizes = std::initializer_list<std::size_t>;
+
+constexpr std::size_t kMostDivisions = 16;
+
+// "a:1,b:2".
+class OptionList {
+ public:
+  template <typename Value>
+  void add(std::string_view key, const Value& value) {
+    text_ += fmt::format("{}{}:{}", text_.empty() ? "" : ",", key, value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+OptionList options_of(const AllocatorPolicy& policy) {
+  OptionList list;
+  if (policy.heap == Heap::expandable_segments) list.add("expandable_segments", "True");
+  if (policy.heap == Heap::pages) list.add("heap", "pages");
+  if (policy.max_split_size_mb != 0) list.add("max_split_size_mb", policy.max_split_size_mb);
+  if (policy.roundup_power2_divisions != 0) list.add("roundup_power2_divisions", policy.roundup_power2_divisions);
+  if (policy.garbage_collection_threshold != 0)
+    list.add("garbage_collection_threshold", policy.garbage_collection_threshold);
+  if (policy.page_size_mb != 0) list.add("page_size_mb", policy.page_size_mb);
+  if (policy.remap_slack != 0) list.add("remap_slack", policy.remap_slack);
+  if (policy.cross_stream != AllocatorPolicy().cross_stream) list.add("cross_stream", policy.cross_stream);
+  return list;
+}
+
+Options options_with_divisions(std::size_t divisions) {
+  Options options;
+  options.roundup_power2_divisions.fill(divisions);
+  return options;
+}
+
+// No segment of PyTorch's is larger, whatever the rounding.
+std::size_t largest_segment(const ProgramShape& shape, bool is_rounded) {
+  const std::size_t rounded = is_rounded ? std::bit_ceil(shape.largest_request) : round_to_block(shape.largest_request);
+  return std::max(segment_size(rounded, kLargeBuffer), kLargeBuffer);
+}
+
+}  // namespace
+
+std::string key_of(const AllocatorPolicy& policy) {
+  const std::string text = options_of(policy).text();
+  return text.empty() ? "native" : text;
+}
+
+std::string config_of(const AllocatorPolicy& policy) {
+  OptionList list = options_of(policy);
+  if (policy.heap == Heap::segments) list.add("heap", "segments");
+  if (policy.limit_bytes != 0) list.add("limit", fmt::format("{}B", policy.limit_bytes));
+  return list.text();
+}
+
+std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes) {
+  OptionList list = options_of(policy);
+  if (list.text().empty()) return "";
+  if (policy.heap == Heap::pages) return "python -m cachalot run --config " + list.text();
+  if (policy.limit_bytes != 0) list.add("per_process_memory_fraction", fraction_of(policy.limit_bytes, device_bytes));
+  return "PYTORCH_CUDA_ALLOC_CONF=" + list.text();
+}
+
+double fraction_of(std::size_t limit_bytes, std::size_t device_bytes) {
+  constexpr double kSteps = 10'000;
+  const double exact = static_cast<double>(limit_bytes) / static_cast<double>(std::max<std::size_t>(device_bytes, 1));
+  return std::clamp(std::ceil(exact * kSteps), 1.0, kSteps - 1) / kSteps;
+}
+
+std::vector<AllocatorPolicy> usual_policies() {
+  std::vector<AllocatorPolicy> policies = {{}};
+  for (const std::size_t size : Sizes{32, 128, 512}) policies.push_back({.max_split_size_mb = size});
+  for (const std::size_t divisions : Sizes{4, 8}) policies.push_back({.roundup_power2_divisions = divisions});
+  for (const double threshold : {0.6, 0.8}) policies.push_back({.garbage_collection_threshold = threshold});
+  policies.push_back({.heap = Heap::expandable_segments});
+  policies.push_back({.heap = Heap::pages});
+  policies.push_back({.heap = Heap::pages, .page_size_mb = 2});
+  policies.push_back({.heap = Heap::pages, .remap_slack = 0.1});
+  policies.push_back({.heap = Heap::pages, .cross_stream = "off"});
+  return policies;
+}
+
+std::vector<AllocatorPolicy> policies_of_sweep() {
+  std::vector<AllocatorPolicy> policies;
+  for (const std::size_t size : Sizes{0, 20, 32, 64, 128, 256, 512, 1024}) {
+    for (const std::size_t divisions : Sizes{0, 1, 2, 4, 8, 16}) {
+      for (const double threshold : {0.0, 0.6, 0.7, 0.8, 0.9, 0.95}) {
+        policies.push_back({.max_split_size_mb = size,
+                            .roundup_power2_divisions = divisions,
+                            .garbage_collection_threshold = threshold});
+      }
+    }
+  }
+  policies.push_back({.heap = Heap::expandable_segments});
+  for (const std::size_t size : Sizes{0, 2, 4, 8, 16, 64}) {
+    for (const double slack : {0.0, 0.02, 0.05, 0.1}) {
+      for (const std::string_view cross_stream : {"completed", "off", "scarce", "wait"}) {
+        policies.push_back(
+            {.heap = Heap::pages, .page_size_mb = size, .remap_slack = slack, .cross_stream = cross_stream});
+      }
+    }
+  }
+  return policies;
+}
+
+ProgramShape shape_of(const Trace& trace) {
+  ProgramShape shape;
+  shape.streams = trace.streams.size();
+  std::vector<std::size_t> idle;
+  std::vector<Options> roundings;
+  for (std::size_t divisions = 1; divisions <= kMostDivisions; divisions *= 2) {
+    idle.push_back(divisions);
+    roundings.push_back(options_with_divisions(divisions));
+  }
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
+    for (const TraceEvent& event : events) {
+      if (event.is_free() || event.bytes == 0) continue;
+      shape.largest_request = std::max<std::size_t>(shape.largest_request, event.bytes);
+      for (std::size_t i = 0; i < idle.size(); ++i) {
+        if (idle[i] != 0 && round_size(event.bytes, roundings[i]) != round_to_block(event.bytes)) idle[i] = 0;
+      }
+    }
+    return true;
+  });
+  std::erase(idle, 0);
+  shape.divisions_without_effect = std::move(idle);
+  return shape;
+}
+
+AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape) {
+  AllocatorPolicy active = policy;
+  if (std::ranges::count(shape.divisions_without_effect, active.roundup_power2_divisions) > 0)
+    active.roundup_power2_divisions = 0;
+  const bool is_rounded = active.roundup_power2_divisions != 0;
+  if (shape.largest_request == 0 || active.max_split_size_mb * kMiB > largest_segment(shape, is_rounded))
+    active.max_split_size_mb = 0;
+  if (shape.streams <= 1) active.cross_stream = AllocatorPolicy().cross_stream;
+  return active;
+}
+
+namespace {
+
+using Heap = AllocatorPolicy::Heap;
+
+constexpr std::size_t kSmallestDevice = 2 * kMiB;
+
+ReplayOptions options_of(const std::string& config, std::size_t device_bytes) {
+  ReplayOptions options;
+  options.config = config;
+  options.device_bytes = device_bytes;
+  return options;
+}
+
+// Plays the trace once. False: more was held than is wanted, and the play has ended there.
+bool play(const Trace& trace, ReplayWorld& world, PolicyFigures& figures, const std::atomic<std::size_t>* most) {
+  bool is_wanted = true;
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {
+    for (std::size_t i = 0; i < events.size() && is_wanted; ++i) {
+      if (!world.play_with_work(events[i], first + i)) ++figures.ooms;
+      is_wanted = most == nullptr || world.device().peak_used_bytes() <= most->load(std::memory_order_relaxed);
+    }
+    return is_wanted;
+  });
+  return is_wanted;
+}
+
+}  // namespace
+
+ReplayedHeap heap_of(const AllocatorPolicy& policy) {
+  if (policy.heap == Heap::expandable_segments) return {};
+  return {config_of(policy)};
+}
+
+std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
+                                        const std::atomic<std::size_t>* most_held_bytes) {
+  PolicyFigures figures;
+  if (!heap.config) {
+    const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
+    figures.peak_held_bytes = expandable.peak_reserved_bytes;
+    figures.ooms = expandable.ooms;
+    figures.driver_us = driver_us_of_growth(expandable);
+    return figures;
+  }
+  ReplayWorld world(trace, options_of(*heap.config, device_bytes));
+  if (!play(trace, world, figures, most_held_bytes)) return std::nullopt;
+  world.free_all();
+  figures.peak_held_bytes = world.device().peak_used_bytes();
+  figures.driver_us = world.device().driver_us();
+  return figures;
+}
+
+bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes) {
+  if (!heap.config) return play_on_expandable_segments(trace, device_bytes, /*until_failure=*/true).ooms == 0;
+  return device_bytes >= kSmallestDevice && completes(trace, options_of(*heap.config, device_bytes), device_bytes);
+}
+
+double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes) {
+  if (policy.heap == Heap::expandable_segments || trace.event_count == 0) return 0;
+  constexpr std::size_t kWantedEvents = 1'000'000;  // some tenth of a second
+  constexpr std::size_t kMostPasses = 20;
+  const auto passes = static_cast<int>(std::clamp<std::size_t>(kWantedEvents / trace.event_count, 1, kMostPasses));
+  const std::int64_t ns = time_best_pass(trace, options_of(config_of(policy), device_bytes), passes);
+  return static_cast<double>(ns) / static_cast<double>(trace.event_count);
+}
+
+PolicyOnTrace::PolicyOnTrace(std::shared_ptr<const Trace> trace, std::size_t live_bytes, AllocatorPolicy policy,
+                             std::optional<std::size_t> held_bytes)
+    : trace_(std::move(trace)), live_bytes_(live_bytes), policy_(policy), held_bytes_(held_bytes) {}
+
+// A policy that collects garbage never does where what it holds without is below that part of the limit.
+std::size_t PolicyOnTrace::held_bytes() {
+  if (held_bytes_) return *held_bytes_;
+  AllocatorPolicy policy = policy_;
+  policy.limit_bytes = 0;
+  const double threshold = std::exchange(policy.garbage_collection_threshold, 0);
+  const PolicyFigures figures = *figures_of(*trace_, heap_of(policy), kEnoughBytes);
+  CACHALOT_REQUIRE(figures.ooms == 0, "{}: of {} of memory, {} allocations had none", trace_->path,
+                   format_bytes(kEnoughBytes), figures.ooms);
+  const std::size_t held = figures.peak_held_bytes;
+  held_bytes_ = threshold == 0 ? held : static_cast<std::size_t>(static_cast<double>(held) / threshold) + 1;
+  return *held_bytes_;
+}
+
+bool PolicyOnTrace::fits(std::size_t bytes) {
+  if (bytes < live_bytes_) return false;
+  if (bytes >= held_bytes()) return true;
+  const auto [found, is_new] = answers_.try_emplace(bytes, false);
+  if (!is_new) return found->second;
+  AllocatorPolicy policy = policy_;
+  if (policy.garbage_collection_threshold != 0) policy.limit_bytes = bytes;
+  return found->second = completes_on(*trace_, heap_of(policy), bytes);
+}
+
+namespace {
+
+struct NamedPolicy {
+  std::string_view name;
+  std::string_view key;
+  AllocatorPolicy::Heap heap;
+};
+
+constexpr std::array<NamedPolicy, kPolicyCount> kNamed = {
+    {{"PyTorch", "pytorch", AllocatorPolicy::Heap::segments},
+     {"expandable segments", "expandable_segments", AllocatorPolicy::Heap::expandable_segments},
+     {"page heap", "page_heap", AllocatorPolicy::Heap::pages}}};
+
+}  // namespace
+
+std::string_view name_of(Policy policy) { return kNamed[index_of(policy)].name; }
+AllocatorPolicy settings_of(Policy policy) { return {.heap = kNamed[index_of(policy)].heap}; }
+std::string_view key_of(Policy policy) { return kNamed[index_of(policy)].key; }
+std::string setting_of(Policy policy) { return line_of(settings_of(policy), kEnoughBytes); }
+
+PolicyFit::PolicyFit(Trace trace)
+    : trace_(std::make_shared<const Trace>(std::move(trace))), live_bytes_(peak_live_bytes(*trace_)) {}
+
+PolicyOnTrace& PolicyFit::of(Policy policy) {
+  return policies_.try_emplace(policy, trace_, live_bytes_, settings_of(policy)).first->second;
+}
+
+}  // namespace cachalot::tools

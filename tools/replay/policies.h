@@ -1,0 +1,168 @@
+// The allocator policies that can be advised, as data: settings of PyTorch's own allocator, and of the page heap; and what
+// a program's allocations come to under each.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/replay/trace_reader.h"
+
+namespace cachalot::tools {
+
+// The allocator policies that can be advised, as data: settings of PyTorch's own allocator, and of the page heap.
+struct AllocatorPolicy {
+  enum class Heap : std::uint8_t { segments, expandable_segments, pages };
+
+  Heap heap = Heap::segments;
+  // PyTorch's options, for segments. 0: not set.
+  std::size_t max_split_size_mb = 0;
+  std::size_t roundup_power2_divisions = 0;
+  double garbage_collection_threshold = 0;
+  std::size_t limit_bytes = 0;  // of the memory that is held; garbage collection needs one
+  // Options of the page heap; these are their defaults.
+  std::size_t page_size_mb = 0;
+  double remap_slack = 0;
+  std::string_view cross_stream = "completed";
+
+  friend auto operator<=>(const AllocatorPolicy&, const AllocatorPolicy&) = default;  // NOLINT(modernize-use-nullptr)
+};
+
+// Returns its name in tables and JSON, the options that differ from PyTorch's default: "native",
+// "max_split_size_mb:128", "expandable_segments:True", "heap:pages,page_size_mb:2". A limit is no part of it.
+std::string key_of(const AllocatorPolicy& policy);
+
+// Returns the options for a replay (options.h). Not for expandable segments, which are a model.
+std::string config_of(const AllocatorPolicy& policy);
+
+// Returns what a user sets, or puts in front of the program, on a GPU of so many bytes; "" for PyTorch's default.
+std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes);
+
+// Returns the fraction of a device that PyTorch is to be given as a limit of about so many bytes: four decimals, above 0
+// and below 1.
+double fraction_of(std::size_t limit_bytes, std::size_t device_bytes);
+
+// Returns the policies of a usual table, PyTorch's default first. Those with garbage collection do not have a limit yet.
+std::vector<AllocatorPolicy> usual_policies();
+
+// Returns all combinations of max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold, and of the page
+// heap's options, PyTorch's default first.
+std::vector<AllocatorPolicy> policies_of_sweep();
+
+// What of a program decides whether an option has an effect.
+struct ProgramShape {
+  std::size_t largest_request = 0;
+  std::size_t streams = 1;
+  std::vector<std::size_t> divisions_without_effect;  // of roundup_power2_divisions: no request is rounded otherwise
+};
+
+ProgramShape shape_of(const Trace& trace);
+
+// Returns the policy without the options that have no effect on the program: the two hold the same memory at each event.
+//
+// max_split_size_mb has none if it is above the largest segment; roundup_power2_divisions, if it rounds no request to another
+// size; cross_stream, if there is one stream.
+AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape);
+
+// What one program's allocations come to under one policy: on a device, and on how small a device they succeed.
+
+// More memory than a program needs on one device. Not more by orders of magnitude: the page heap reserves as many addresses for
+// each pool and stream, and a device has 2^47 of them.
+inline constexpr std::size_t kEnoughBytes = std::size_t{1} << 40;
+
+// A policy that holds less than so many times what another one does saves nothing that is worth a setting.
+inline constexpr double kNearlyEqual = 1.01;
+
+struct PolicyFigures {
+  std::size_t peak_held_bytes = 0;  // the most memory of the device at once
+  std::size_t ooms = 0;             // allocations that failed
+  // Simulated time of the device's calls in microseconds; of expandable segments, of those alone that make memory.
+  double driver_us = 0;
+  double ns_per_event = 0;  // host time; 0 where it is not measured
+};
+
+// How a trace is replayed: on a heap of cachalot with options (options.h), or on the model of PyTorch's expandable segments.
+struct ReplayedHeap {
+  std::optional<std::string> config;  // nullopt: expandable segments
+};
+
+ReplayedHeap heap_of(const AllocatorPolicy& policy);
+
+// Returns the figures but for the host time of one play of the trace. Returns nullopt, at once, where more than
+// `most_held_bytes` are held. Thread-safe.
+std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
+                                        const std::atomic<std::size_t>* most_held_bytes = nullptr);
+// Returns whether each allocation of the trace, played once, succeeds on a device of this size. Thread-safe.
+bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes);
+
+// Returns the host time of an event in nanoseconds, of the fastest of some plays; 0 for expandable segments, which are a
+// model. Meaningful only while nothing else runs.
+double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes);
+
+// On which devices a trace's program completes with one policy. Each answer is computed once, by a replay until the first
+// allocation that fails; below what lives at once, and from what the policy holds without a limit on, no replay is needed.
+// Garbage collection has the device as its limit. Not thread-safe.
+class PolicyOnTrace {
+ public:
+  // `held_bytes`: on a device with enough of them, where that is known.
+  PolicyOnTrace(std::shared_ptr<const Trace> trace, std::size_t live_bytes, AllocatorPolicy policy,
+                std::optional<std::size_t> held_bytes = std::nullopt);
+
+  // Returns the most bytes that the policy holds on a device with enough of them; of one that collects garbage, from how
+  // large a device on it does not.
+  std::size_t held_bytes();
+  bool fits(std::size_t bytes);
+
+ private:
+  std::shared_ptr<const Trace> trace_;
+  std::size_t live_bytes_;
+  AllocatorPolicy policy_;
+  std::optional<std::size_t> held_bytes_;
+  std::map<std::size_t, bool> answers_;
+};
+
+// How much memory a program needs that made the allocations of a trace: by allocator policy.
+enum class Policy : std::uint8_t { pytorch, expandable_segments, page_heap };
+
+inline constexpr std::array kPolicies = {Policy::pytorch, Policy::expandable_segments, Policy::page_heap};
+inline constexpr std::size_t kPolicyCount = kPolicies.size();
+
+// Returns its place in an array with an element for each policy.
+constexpr std::size_t index_of(Policy policy) { return static_cast<std::size_t>(policy); }
+// Returns "PyTorch", "expandable segments" or "page heap".
+std::string_view name_of(Policy policy);
+// Returns its settings.
+AllocatorPolicy settings_of(Policy policy);
+// Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".
+std::string_view key_of(Policy policy);
+// Returns what a user sets or runs to have the policy; "" for PyTorch's, which is the default.
+std::string setting_of(Policy policy);
+
+// Whether a trace's program fits into so much memory, with each policy. Not thread-safe.
+class PolicyFit {
+ public:
+  explicit PolicyFit(Trace trace);
+
+  // Returns the most bytes that live at once: whatever the policy, less is not enough.
+  std::size_t live_bytes() const { return live_bytes_; }
+  // Returns the most bytes that the policy holds on a device with enough of them.
+  std::size_t held_bytes(Policy policy) { return of(policy).held_bytes(); }
+  bool fits(Policy policy, std::size_t bytes) { return of(policy).fits(bytes); }
+
+ private:
+  PolicyOnTrace& of(Policy policy);
+
+  std::shared_ptr<const Trace> trace_;
+  std::size_t live_bytes_;
+  std::map<Policy, PolicyOnTrace> policies_;
+};
+
+}  // namespace cachalot::tools

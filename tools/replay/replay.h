@@ -1,0 +1,237 @@
+// Replays a trace through CachingAllocator over a simulated device, and measures what the allocator did.
+//
+// A trace that stays in its file is read again for each pass over it; reading is not in the times.
+//
+// Measuring and timing are separate: the figures come from one replay that looks after every event, the time from
+// another, on a fresh allocator and device, whose loop does nothing but allocate and free.
+//
+// All but the timed replay run on a device that lags as a real one does: each block gets work on its stream as soon as
+// it is allocated, so what was freed a moment ago is still in use. The host waits only where the queue of a stream is
+// full, and learns nothing by it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/caching_allocator.h"
+#include "cachalot/simulated_device.h"
+#include "tools/replay/trace_reader.h"
+
+namespace cachalot::tools {
+
+// Returns how many calls have taken, given back, mapped or unmapped memory of the device.
+std::uint64_t memory_calls(const SimulatedDevice& device);
+
+// The allocator's background thread on a simulated device: its steps are made between the program's events, and take time
+// beside the host. A request that makes driver calls waits for the step under way, as it would for the growth mutex. It is the same in each replay.
+class SimulatedBackground {
+ public:
+  // `is_on`: the options ask for the thread; otherwise it makes no step.
+  SimulatedBackground(CachingAllocator& allocator, SimulatedDevice& device, bool is_on)
+      : allocator_(allocator), device_(device), is_on_(is_on) {}
+
+  bool is_on() const { return is_on_; }
+
+  // Time passes on the host until `ns`, and with it the steps that are due.
+  void advance_to(std::int64_t ns);
+  // Makes all steps that there are while the program does nothing; no time passes for them.
+  void finish();
+  // To be called after an event that made driver calls and began at `began_ns`.
+  void has_called_driver(std::int64_t began_ns);
+
+  double work_us() const { return static_cast<double>(work_ns_) / 1000; }
+  double waited_us() const { return static_cast<double>(waited_ns_) / 1000; }
+  std::uint64_t memory_calls() const { return memory_calls_; }
+
+ private:
+  void step();
+
+  CachingAllocator& allocator_;
+  SimulatedDevice& device_;
+  const bool is_on_;
+  std::int64_t step_ends_ns_ = 0;
+  std::int64_t next_step_ns_ = 0;
+  std::int64_t work_ns_ = 0;
+  std::int64_t waited_ns_ = 0;
+  std::uint64_t memory_calls_ = 0;
+};
+
+struct ReplayOptions {
+  std::string config;  // the allocator's options, options.h
+  std::size_t device_bytes = std::size_t{200000} * kMiB;
+  std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
+  double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
+  double work_gb_per_s = 0;    // the work takes as long again as filling the block at this rate; 0: no longer
+  int wait_every = 0;          // after so many uses of blocks the host waits for the stream's work; 0: never
+  bool check_hazards = false;  // as SimulatedDevice::Config::check_hazards
+  int iterations = 1;          // how often the measuring replay plays the trace
+  int repeat = 1;              // passes of the timed replay
+  std::string steps_path;      // not empty: write the state after each event of the first iteration there
+  bool find_min_device = false;
+  bool models_expandable_segments = false;    // for ReplayResult::expandable_us: costs another pass
+  bool measure_fragmentation = true;          // costs another replay up to the peak
+  std::function<void(double done)> progress;  // called now and then with the part done of the whole, 0 to 1
+};
+
+// A kind of device call, under the name it has in reports, and how often it was made.
+struct CallCount {
+  std::string_view name;
+  std::uint64_t count = 0;
+};
+
+struct ReplayResult {
+  std::string trace;  // its path
+  std::size_t events = 0;
+  double work_us = 0;          // as asked for, and so is check_hazards
+  bool check_hazards = false;  // and none was found
+
+  // All figures but the times are over all iterations, unless they say otherwise.
+  // Bytes; the largest of each, at whatever events they were reached.
+  std::size_t peak_requested_bytes = 0;
+  std::size_t peak_allocated_bytes = 0;
+  std::size_t peak_reserved_bytes = 0;
+  std::size_t peak_driver_bytes = 0;  // physical memory in use on the device, whole 2 MiB units
+  double ratio = 0;                   // peak reserved / peak requested; 0 when nothing was requested
+  // At the event that first brought reserved bytes to their peak (stats.h has the formulas).
+  double internal_fragmentation = 0;
+  double external_fragmentation = 0;
+
+  std::size_t ooms = 0;                        // allocations that failed
+  std::optional<std::size_t> first_oom_event;  // 0-based, of the first iteration that had one
+  std::uint64_t retries = 0;                   // the device was asked again after the cache was given back
+  std::array<CallCount, 12> device_calls;
+  std::uint64_t device_wide_synchronizations = 0;  // waits for all work of the device; cudaFree's own are not counted
+  std::uint64_t stream_waits = 0;                  // of one stream for another, on the device
+  double driver_us = 0;                            // simulated latencies of all device calls, without waiting
+  double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
+  double foreground_us = 0;  // the others, and what allocations waited for that thread
+  double expandable_us = 0;  // of the calls that make memory with PyTorch's expandable segments; if asked for
+  double ns_per_event = 0;   // host time of the best pass's loop / events
+
+  // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
+  // what the trace leaves alive.
+  std::uint64_t memory_calls = 0;
+  std::uint64_t background_memory_calls = 0;  // those of the allocator's own thread, which no other figure counts
+  std::vector<std::uint64_t> memory_calls_per_iteration;
+  // In the first iteration, of the later half of the trace's allocations (the larger half, if they differ): how many
+  // there are, failed ones as well, and how many made a memory call.
+  std::size_t late_allocations = 0;
+  std::size_t late_driver_allocations = 0;
+  std::size_t live_mappings = 0;  // after the last event
+
+  // With find_min_device: the smallest device found that completes the trace; nullopt when even 1 PiB does not.
+  std::optional<std::size_t> min_device_bytes;
+};
+
+// The work queued on one stream, in order. The driver's queue has room for so many launches; the next one makes the
+// host wait for the oldest.
+class LaunchQueue {
+ public:
+  static constexpr std::size_t kMostPending = 1024;
+
+  // The time from which there is room for one more launch.
+  std::int64_t has_room_ns() const { return ends_ns_.size() < kMostPending ? 0 : ends_ns_[oldest_]; }
+  void add(std::int64_t end_ns);
+
+ private:
+  std::vector<std::int64_t> ends_ns_;  // a ring, once it is as long as it may be
+  std::size_t oldest_ = 0;
+};
+
+// A fresh allocator on a fresh device, set up as the options say, and the slots of one trace, which must outlive it.
+class ReplayWorld {
+ public:
+  // Throws InvalidArgument for options the allocator refuses, for a device smaller than a segment, and for a time of
+  // work that is negative, longer than a second or none at all (NaN).
+  ReplayWorld(const Trace& trace, const ReplayOptions& options);
+  ReplayWorld(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes);
+  // The program ends: it holds nothing any more and its work is done, so that the allocator may give everything back.
+  ~ReplayWorld();
+  ReplayWorld(const ReplayWorld&) = delete;
+  ReplayWorld& operator=(const ReplayWorld&) = delete;
+
+  // Plays one event, the allocator's part alone: no time passes and the block gets no work. Hazards are not checked,
+  // and the options must not ask for it. False: it is an allocation, and it failed; its free will then do nothing.
+  bool play(const TraceEvent& event) {
+    if (event.empties_cache()) [[unlikely]] {
+      allocator_.empty_cache();
+      return true;
+    }
+    void*& pointer = pointers_[event.slot];
+    if (event.is_free()) {
+      allocator_.deallocate(std::exchange(pointer, nullptr));
+      return true;
+    }
+    try {
+      pointer = allocator_.allocate(event.bytes, /*device=*/0, streams_[event.stream]);
+      return true;
+    } catch (const OutOfMemory&) {
+      return false;
+    }
+  }
+
+  // Plays an event of the trace, by its number, as a program does on a device that lags: the event costs the host a
+  // microsecond, and the block gets its work. Throws HazardError, which names the trace and the event.
+  bool play_with_work(std::size_t event) { return play_with_work(trace_.events[event], event); }
+  bool play_with_work(const TraceEvent& event, std::size_t number);
+
+  // Ends an iteration of the trace: frees what still lives. Throws HazardError.
+  void free_all();
+
+  CachingAllocator& allocator() { return allocator_; }
+  SimulatedDevice& device() { return *device_; }
+  SimulatedBackground& background() { return background_; }
+  void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
+
+ private:
+  void follow_recording(const TraceEvent& event, std::size_t number);
+  bool play_beside_background(const TraceEvent& event);
+  void give_back(std::uint32_t slot);
+  void use(const TraceEvent& event);
+
+  const Trace& trace_;
+  std::vector<Stream> streams_;
+  std::shared_ptr<SimulatedDevice> device_;
+  CachingAllocator allocator_;
+  std::vector<void*> pointers_;  // by slot
+
+  SimulatedBackground background_;
+  const std::int64_t work_ns_;
+  const double work_ns_per_byte_;
+  const int wait_every_;
+  int uses_ = 0;  // since the host last waited
+  const bool check_hazards_;
+  std::optional<Options> recorded_policy_;  // of a heap that follows the recording
+  std::size_t next_recorded_ = 0;           // index in the trace's segments
+  std::vector<LaunchQueue> queues_;         // by stream
+  int iteration_ = 1;
+};
+
+// Everything at once. Throws InvalidArgument (options; steps_path cannot be written), CudaError and HazardError.
+ReplayResult replay(const Trace& trace, const ReplayOptions& options);
+
+// Nanoseconds the loop of the fastest of `passes` replays took, all on one allocator: after each, what still lives is
+// freed and the cache is kept. No simulated work and no checks, whatever the options say. Starts a thread first, so
+// that the C library works as it does in real programs.
+std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, int passes,
+                            const std::function<void(int passes_done)>& after_pass = {});
+
+// Whether every allocation of the trace, played once, succeeds on a device of this size.
+bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes);
+
+// Bisects for the smallest device that completes the trace, between one too small for what lives at once and one that
+// is enough, until the two are 0.1 % (or 2 MiB) apart; returns the upper one. Completion is not quite monotone in the
+// size of the device, so a smaller one may exist. nullopt when even 1 PiB is too small.
+std::optional<std::size_t> find_min_device(const Trace& trace, const ReplayOptions& options,
+                                           const std::function<void()>& after_try = {});
+
+}  // namespace cachalot::tools

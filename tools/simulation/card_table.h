@@ -1,0 +1,82 @@
+// On which GPUs a program fits that ran on one, and with which allocator policy.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/base/text_layout.h"
+#include "tools/replay/policies.h"
+
+namespace cachalot::tools {
+
+struct Card {
+  std::string key;  // as --gpu takes it
+  std::string product;
+  std::string capability;  // "8.9"; cards of the same run the same kernels
+  std::size_t memory_bytes = 0;
+  std::size_t context_bytes = 0;  // of the CUDA context and libraries that the program uses: an estimate
+  // How much less and more that, and other estimates, may be.
+  std::size_t less_bytes = 0;
+  std::size_t more_bytes = 0;
+
+  // Returns the bytes that are left for the program. `least` is so many if estimates are at their high ends, and `most` at
+  // their low ends.
+  std::size_t usable_bytes() const { return memory_bytes - std::min(memory_bytes, context_bytes); }
+  std::size_t least_usable_bytes() const { return usable_bytes() - std::min(usable_bytes(), more_bytes); }
+  std::size_t most_usable_bytes() const { return std::min(memory_bytes, usable_bytes() + less_bytes); }
+  bool operator==(const Card&) const = default;
+};
+
+// Whether kernels for one of the architectures run on the card: binary code for its major version and no newer minor one, or
+// PTX for no newer version. True where there are none, or the card's version is not known.
+bool has_kernels(const Card& card, const std::vector<std::string>& architectures);
+
+// Returns "PyTorch as installed here has no kernels for …", and "" for no cards.
+std::string left_out_text(const std::vector<Card>& cards);
+
+// What a question mark behind an answer says.
+inline constexpr const char* kUnsureText =
+    "?: may change: the context and NCCL are estimates (--context SIZE sets the context)";
+
+// What ran, on one device of a process.
+struct CardRun {
+  int device = 0;
+  Card card;                     // the device's model, with the memory that it had in this run
+  std::optional<Policy> policy;  // the allocator's; unknown: another than PyTorch's
+  // What PyTorch has kernels for, "sm_80" or "compute_90"; empty: not known.
+  std::vector<std::string> architectures;
+  std::size_t reserved_bytes = 0;  // the allocator's peak
+  std::size_t other_bytes = 0;     // of the device, which the allocator does not own; the context apart
+};
+
+struct CardTable {
+  struct Row {
+    Card card;
+    std::array<bool, kPolicyCount> fits{};
+    std::array<bool, kPolicyCount> is_unsure{};  // the answer changes within the spread of the estimates
+  };
+
+  CardRun run;
+  std::size_t live_bytes = 0;                          // the least that any card must have beside run.other_bytes
+  std::array<std::size_t, kPolicyCount> held_bytes{};  // on a device with enough memory
+  bool is_exact = true;                                // the replay of the run holds what the run held
+  std::vector<Row> rows;                               // the smallest card first
+  std::vector<Card> left_out;                          // PyTorch has no kernels for these
+};
+
+// Returns the table for these cards, and the run's own, that have kernels. Where the run's policy was seen to fit, it fits.
+CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
+
+// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but
+// the first: rows that say the same are one, but for those where policies differ and for the run's card. `verbose`: a
+// row for each card.
+std::string to_text(const CardTable& table, bool verbose, const Style& style);
+
+nlohmann::json json_of(const CardTable& table);
+
+}  // namespace cachalot::tools

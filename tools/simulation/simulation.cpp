@@ -1,0 +1,600 @@
+#include "tools/simulation/simulation.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "simulator/device/address_space.h"
+#include "simulator/device/simulation_settings.h"
+#include "simulator/models/gpu_models.h"
+#include "simulator/models/shared_memory_file.h"
+#include "tools/base/text_layout.h"
+#include "tools/replay/trace_reader.h"
+#include "tools/simulation/python_program.h"
+#include "tools/simulation/python_server.h"
+#include "tools/simulation/running_child.h"
+
+namespace cachalot::tools {
+namespace {
+
+using nlohmann::json;
+using simulator::ContextLibrary;
+using simulator::ModuleLoading;
+
+constexpr std::array kLibraryNames = {"cuBLAS", "cuDNN", "cuSOLVER", "cuSPARSE"};  // by ContextLibrary
+static_assert(kLibraryNames.size() == simulator::kContextLibraries.size());
+
+std::optional<ModuleLoading> loading_of(const json& device) {
+  const json& estimate = device.at("context_estimate");
+  if (estimate.is_null()) return std::nullopt;
+  return estimate == to_string(ModuleLoading::eager) ? ModuleLoading::eager : ModuleLoading::lazy;
+}
+
+std::string libraries_text(const simulator::ContextCosts& costs) {
+  std::string text;
+  for (const ContextLibrary library : simulator::kContextLibraries) {
+    if (costs.of(library) > 0)
+      text += fmt::format("{}{}", text.empty() ? " with " : ", ", kLibraryNames[static_cast<std::size_t>(library)]);
+  }
+  return text;
+}
+
+simulator::Spread read_spread(const json& spread) {
+  return {number(spread, "less_bytes"), number(spread, "more_bytes")};
+}
+
+// Returns what the spread is of: "the context", "NCCL" or "the context and NCCL"; "" without a spread.
+std::string estimated_parts(const json& device) {
+  std::string text = read_spread(device.at("spread").at("context")).more_bytes > 0 ? "the context" : "";
+  if (spread_of_others(device).more_bytes > 0) text += text.empty() ? "NCCL" : " and NCCL";
+  return text;
+}
+
+// At most: what PyTorch asks the device for, of which the request is a part.
+constexpr std::size_t kSegment = 20 * kMiB;
+
+}  // namespace
+
+simulator::ContextCharge context_of(const json& device) {
+  simulator::ContextCharge charge;
+  charge.estimate = loading_of(device);
+  charge.costs.context_bytes = device.at("context_bytes").get<std::size_t>();
+  const json& libraries = device.at("library_bytes");
+  for (const ContextLibrary library : simulator::kContextLibraries)
+    charge.costs.of(library) = libraries.value(std::string(to_string(library)), std::size_t{0});
+  const json& limits = device.at("limits");
+  charge.limit_bytes = number(limits, "bytes");
+  charge.limits = {number(limits, "stack_bytes"), number(limits, "heap_bytes"), number(limits, "printf_bytes")};
+  const json& graphs = device.at("graphs");
+  charge.graph_bytes = number(graphs, "bytes");
+  charge.graphs = {number(graphs, "graphs"), number(graphs, "kernel_nodes")};
+  return charge;
+}
+
+std::string describe_context(const json& device) {
+  const simulator::ContextCharge charge = context_of(device);
+  const std::size_t bytes = charge.costs.total();
+  if (bytes == 0) return "";
+  if (!charge.estimate) return format_bytes(bytes) + ", as given";
+  return fmt::format("{}: an estimate for {}{}; --context SIZE sets it", format_bytes(bytes),
+                     device.at("name").get<std::string>(), libraries_text(charge.costs));
+}
+
+std::string describe_limits(const json& device) {
+  const std::size_t bytes = number(device.at("limits"), "bytes");
+  return bytes == 0 ? "" : format_bytes(bytes) + ": stacks, heap or printf buffer that the program made larger";
+}
+
+std::string describe_graphs(const json& device) {
+  const json& graphs = device.at("graphs");
+  if (number(graphs, "bytes") == 0) return "";
+  const std::size_t count = number(graphs, "graphs");
+  return fmt::format("{}: an estimate, half to twice, for {} executable graph{} with {} kernels",
+                     format_bytes(number(graphs, "bytes")), with_commas(count), count == 1 ? "" : "s",
+                     with_commas(number(graphs, "kernel_nodes")));
+}
+
+std::string describe_lack(const json& device) {
+  if (!device.contains("context_lack")) return "";
+  const json& lack = device.at("context_lack");
+  return fmt::format("no memory for {}, which takes {}, with {} free", lack.at("for").get<std::string>(),
+                     format_bytes(lack.at("bytes").get<std::size_t>()),
+                     format_bytes(lack.at("free_bytes").get<std::size_t>()));
+}
+
+simulator::Spread spread_of(const json& device) { return read_spread(device.at("spread")); }
+
+simulator::Spread spread_of_others(const json& device) {
+  const simulator::Spread all = spread_of(device);
+  const simulator::Spread context = read_spread(device.at("spread").at("context"));
+  return {all.less_bytes - context.less_bytes, all.more_bytes - context.more_bytes};
+}
+
+bool fits_surely(const json& device, std::size_t spare_bytes) { return spare_bytes >= spread_of(device).more_bytes; }
+
+std::string describe_spare(const json& device, std::size_t spare_bytes) {
+  const std::size_t more = spread_of(device).more_bytes;
+  const std::string spare = format_bytes(spare_bytes);
+  if (more == 0) return fmt::format(", with {} to spare", spare);
+  const std::string may_take = fmt::format("{} may take {} more", estimated_parts(device), format_bytes(more));
+  return fits_surely(device, spare_bytes) ? fmt::format(", with {} to spare, of which {}", spare, may_take)
+                                          : fmt::format(": {} to spare, but {}", spare, may_take);
+}
+
+std::string describe_nccl(const json& device) {
+  const std::size_t all = number(device.at("nccl"), "peak_used_bytes");
+  const std::size_t buffers = number(device.at("nccl"), "peak_buffer_bytes");
+  if (all == 0) return "";
+  if (buffers == 0) return format_bytes(all) + " of it, which the program asked NCCL for";
+  const std::string part = all == buffers ? "" : fmt::format("of which {} are ", format_bytes(buffers));
+  return fmt::format("{} of it, {}an estimate: half to twice", format_bytes(all), part);
+}
+
+std::string describe_low_estimate(const json& device, const json& request) {
+  const std::size_t less = spread_of(device).less_bytes;
+  const std::size_t free = number(request, "free_bytes");
+  std::size_t bytes = round_up(number(request, "bytes"), kPhysicalUnit);
+  if (bytes <= free) bytes = std::max(bytes, kSegment);
+  if (bytes <= free || bytes > free + less) return "";
+  return fmt::format("but {} may take {} less, and then there is memory for this", estimated_parts(device),
+                     format_bytes(less));
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of our own for what the processes report; gone with this.
+class ReportFolder {
+ public:
+  ReportFolder() {
+    std::string name = (fs::temp_directory_path() / "cachalot-simulate-XXXXXX").string();
+    CACHALOT_REQUIRE(mkdtemp(name.data()) != nullptr, "no folder for the report can be made at {}: {}", name,
+                     std::strerror(errno));
+    path_ = name;
+  }
+  ~ReportFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ReportFolder(const ReportFolder&) = delete;
+  ReportFolder& operator=(const ReportFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+json read_json(const fs::path& path) {
+  std::ifstream file(path);
+  return json::parse(file, nullptr, false);
+}
+
+// "driver-123.json" for kind "driver": 123.
+std::optional<int> process_of(const fs::path& path, std::string_view kind) {
+  const std::string name = path.stem().string();
+  if (!name.starts_with(std::string(kind) + "-")) return std::nullopt;
+  return std::atoi(name.c_str() + kind.size() + 1);
+}
+
+constexpr int kKilled = 128 + SIGKILL;
+
+// Files in the folder of reports; the first is that of `shared` of CACHALOT_SIM.
+constexpr const char* kSharedMemory = "devices";
+constexpr const char* kOutput = "output.txt";
+constexpr const char* kEnd = "end.json";
+
+void write_end(const fs::path& folder, const ChildEnd& end) {
+  const json told = {{"process", end.process}, {"exit_code", end.exit_code}, {"is_late", end.is_late}};
+  write_file((folder / kEnd).string(), told.dump());
+}
+
+ChildEnd read_end(const fs::path& folder) {
+  const json told = read_json(folder / kEnd);
+  CACHALOT_REQUIRE(told.is_object(), "{} is no record of a run", folder.string());
+  return {.process = told.at("process"), .exit_code = told.at("exit_code"), .is_late = told.at("is_late")};
+}
+
+// How the program ended, by its exit code and by what its processes wrote.
+ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
+  ProgramEnding ending;
+  ending.exit_code = end.exit_code;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::optional<int> process = process_of(entry.path(), "python");
+    const json python = process ? read_json(entry.path()) : nullptr;
+    if (python.is_object()) add_process(ending, python, *process == end.process);
+  }
+  if (end.is_late && end.exit_code != kKilled) {  // one that was killed has written no report: nothing is known
+    ending.ended = Ended::seconds;
+    ending.exit_code = 0;
+  }
+  return ending;
+}
+
+// Of the program's own process.
+std::vector<std::string> read_modules(const fs::path& folder, const ChildEnd& end) {
+  const json python = read_json(folder / fmt::format("python-{}.json", end.process));
+  return python.is_object() ? python.at("modules").get<std::vector<std::string>>() : std::vector<std::string>{};
+}
+
+std::vector<ProcessReport> read_reports(const fs::path& folder) {
+  std::map<int, ProcessReport> reports;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto add = [&](std::string_view kind, json ProcessReport::*part) {
+      const std::optional<int> process = process_of(entry.path(), kind);
+      if (!process) return;
+      const json report = read_json(entry.path());
+      if (report.is_discarded()) return;  // the process was killed before it could write
+      reports[*process].process = *process;
+      reports[*process].*part = report;
+    };
+    add("driver", &ProcessReport::driver);
+    add("torch", &ProcessReport::torch);
+  }
+  std::vector<ProcessReport> used;
+  for (auto& [process, report] : reports) {
+    if (!report.torch.is_null() || uses_a_device(report.driver) || breaks_rules(report.driver))
+      used.push_back(std::move(report));
+  }
+  return used;
+}
+
+// Adds to each device what all processes took of it together at the peak.
+void add_common_peaks(const fs::path& folder, std::vector<ProcessReport>& reports) {
+  const auto shared = std::make_unique<simulator::SharedMemoryFile>();
+  std::ifstream file(folder / kSharedMemory, std::ios::binary);
+  file.read(reinterpret_cast<char*>(shared.get()), sizeof(*shared));
+  for (ProcessReport& report : reports) {
+    if (report.driver.is_null()) continue;
+    for (json& device : report.driver.at("devices"))
+      device["common_peak_bytes"] = shared->peak_bytes[device.at("physical_device").get<std::size_t>()];
+  }
+}
+
+// Without PyTorch, what the program asks of the driver is the trace. Of the process that asked most.
+void write_driver_trace(const fs::path& folder, const std::string& path) {
+  std::string largest;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!process_of(entry.path(), "log")) continue;
+    std::ifstream file(entry.path());
+    std::string trace = trace_of_log(file);
+    if (trace.size() > largest.size()) largest = std::move(trace);
+  }
+  write_file(path, largest);
+}
+
+Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
+             const simulator::Spread& of_others) {
+  simulator::Spread spread = simulator::context_spread(model, context);
+  spread += of_others;
+  return {.key = std::string(model.key),
+          .product = std::string(model.product),
+          .capability = fmt::format("{}.{}", model.major, model.minor),
+          .memory_bytes = model.memory_bytes,
+          .context_bytes = simulator::context_bytes(model, context),
+          .less_bytes = spread.less_bytes,
+          .more_bytes = spread.more_bytes};
+}
+
+// The card that ran: the model of that name and memory, or, with --memory, the model with that memory instead.
+Card card_that_ran(const json& device, const simulator::ContextCharge& context) {
+  const auto name = device.at("name").get<std::string>();
+  const std::size_t bytes = number(device, "total_bytes");
+  const auto models = simulator::gpu_models();
+  const auto is_named = [&](const simulator::GpuModel& model) { return model.product == name; };
+  auto found =
+      std::ranges::find_if(models, [&](const auto& model) { return is_named(model) && model.memory_bytes == bytes; });
+  const simulator::Spread of_others = spread_of_others(device);
+  if (found != models.end()) return card_of(*found, context, of_others);
+  found = std::ranges::find_if(models, is_named);
+  Card card = found == models.end() ? Card{} : card_of(*found, context, of_others);
+  card.key = "--memory";
+  card.product = name;
+  card.memory_bytes = bytes;
+  card.context_bytes = context.total();
+  return card;
+}
+
+std::optional<Policy> policy_of(const json& torch) {
+  const auto allocator = torch.value("allocator", "");
+  if (allocator == "native") return Policy::pytorch;
+  if (allocator == "expandable_segments") return Policy::expandable_segments;
+  return std::nullopt;
+}
+
+// Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
+std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder) {
+  std::vector<RecordedTrace> traces;
+  if (report.driver.is_null()) return traces;
+  for (const json& device : report.driver.at("devices")) {
+    const json* const torch = torch_of(report, device);
+    const int ordinal = device.at("device").get<int>();
+    const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
+    if (torch == nullptr || ran_out(device, torch) || !std::filesystem::exists(path)) continue;
+    const simulator::ContextCharge context = context_of(device);
+    const std::size_t reserved = number(*torch, "peak_reserved_bytes");
+    const std::size_t used = number(device, "peak_used_bytes");
+    const std::size_t of_others = number(device, "common_peak_bytes") - number(device, "peak_with_context_bytes");
+    traces.push_back({.run = {.device = ordinal,
+                              .card = card_that_ran(device, context),
+                              .policy = policy_of(report.torch),
+                              .architectures = report.torch.value("architectures", std::vector<std::string>()),
+                              .reserved_bytes = reserved,
+                              .other_bytes = used - std::min(used, reserved) + of_others},
+                      .physical_device = device.at("physical_device").get<int>(),
+                      .context = context,
+                      .of_others = spread_of_others(device),
+                      .trace = read_trace(path.string())});
+  }
+  return traces;
+}
+
+// Returns the table for each trace.
+std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
+  std::vector<CardTable> tables;
+  tables.reserve(traces.size());
+  for (RecordedTrace& one : traces)
+    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
+  return tables;
+}
+
+void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
+  for (ProcessReport& report : simulation.processes) {
+    report.traces = recorded_traces(report, folder);
+    if (!options.is_one_of_many) report.cards = card_tables(std::exchange(report.traces, {}));
+  }
+}
+
+std::string last_lines(const fs::path& path) {
+  constexpr std::size_t kMostBytes = 2000;
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string all = text.str();
+  while (all.ends_with('\n')) all.pop_back();
+  if (all.size() > kMostBytes) {
+    all.erase(0, all.size() - kMostBytes);
+    if (const std::size_t line = all.find('\n'); line != std::string::npos) all.erase(0, line + 1);
+  }
+  return all;
+}
+
+constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
+
+class Environment {
+ public:
+  Environment() {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      const std::size_t equals = text.find('=');
+      if (equals != std::string_view::npos) {
+        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+      }
+    }
+  }
+  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  void erase_if(bool (*is_such)(std::string_view name)) {
+    std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
+  }
+  // In front of what is there, behind a colon.
+  void prepend(const std::string& name, const std::string& value) {
+    std::string& list = values_[name];
+    list.insert(0, list.empty() ? value : value + ":");
+  }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> entries;
+    entries.reserve(values_.size());
+    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
+    return entries;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// As torchrun sets them, with all devices on one machine of the job.
+void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
+  environment.set("RANK", std::to_string(alone.rank));
+  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
+  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
+  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
+  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
+  environment.set("MASTER_ADDR", "127.0.0.1");
+  environment.set("MASTER_PORT", "29500");
+}
+
+// The user's, and on top of them what the options say.
+SimulationSettings settings_of_run(const SimulationOptions& options, const fs::path& reports) {
+  SimulationSettings settings = SimulationSettings::of_environment();
+  if (options.gpu) settings.set("gpu", *options.gpu);
+  if (options.memory) settings.set("memory", *options.memory);
+  if (settings.find("context") == nullptr) settings.set("context", "model");
+  if (options.context) settings.set("context", *options.context);
+  settings.set("devices", std::to_string(options.devices));
+  settings.set("report", (reports / "driver-%p.json").string());
+  settings.set("observe", reports.string());
+  settings.set("compute", options.compute);
+  settings.set("unknown", options.unknown);
+  if (options.compute == "all") settings.set("copy_bytes", kEveryCopy);
+  settings.set("shared", (reports / kSharedMemory).string());
+  if (options.rank) settings.set("absent_ranks", "1");
+  if (options.strict) settings.set("strict", "1");
+  if (options.is_one_of_many) settings.set("traces_only", "1");
+  if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
+  if (!options.trace_path.empty()) {
+    settings.set("trace", fs::absolute(options.trace_path).string());
+    settings.set("log", (reports / "log-%p.txt").string());
+  }
+  return settings;
+}
+
+Environment with_modules(const fs::path& simulator) {
+  Environment environment;
+  environment.prepend("PYTHONPATH", (simulator / "python").string());
+  return environment;
+}
+
+Environment with_simulator(const fs::path& simulator) {
+  Environment environment = with_modules(simulator);
+  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
+  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
+  return environment;
+}
+
+// Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.
+// Throws InvalidArgument where it is not.
+fs::path find_simulator() {
+  const char* const named = std::getenv("CACHALOT_SIMULATOR");
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  std::vector<fs::path> places;
+  if (named != nullptr) {
+    places = {named};
+  } else {
+    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
+  }
+  for (const fs::path& place : places) {
+    if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
+  }
+  throw InvalidArgument(fmt::format(
+      "{} is not in {}: this cachalot was built without the simulated CUDA runtime, which needs CUDA's headers "
+      "(or set CACHALOT_SIMULATOR to its folder)",
+      kSimulatorLibrary, places.front().lexically_normal().string()));
+}
+
+// Returns the variables, as "NAME=value", of a program whose processes report into a folder.
+std::vector<std::string> environment_of_run(const SimulationOptions& options, const fs::path& simulator,
+                                            const fs::path& reports) {
+  Environment environment = with_simulator(simulator);
+  environment.erase_if(SimulationSettings::is_variable);
+  environment.set("CACHALOT_SIM", settings_of_run(options, reports).text());
+  if (options.rank) describe_rank(environment, *options.rank, options.devices);
+  return environment.entries();
+}
+
+}  // namespace
+
+// With expandable segments PyTorch reserves addresses for all of it, on each device that it uses; 4 TiB in all are a third of
+// those that the simulator has.
+std::string unlimited_memory(int devices) {
+  constexpr int kGib = 4096;
+  constexpr int kLeastGib = 256;
+  return fmt::format("{}GiB", std::max(kGib / devices, kLeastGib));
+}
+
+// Processes have other numbers in each run.
+std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation) {
+  std::vector<const RecordedTrace*> traces;
+  for (const ProcessReport& process : simulation.processes) {
+    for (const RecordedTrace& one : process.traces) traces.push_back(&one);
+  }
+  std::ranges::stable_sort(traces, {}, [](const RecordedTrace* one) { return one->physical_device; });
+  return traces;
+}
+
+const json* torch_of(const ProcessReport& report, const json& device) {
+  if (report.torch.is_null()) return nullptr;
+  for (const json& torch : report.torch.at("devices")) {
+    if (torch.at("device") == device.at("device")) return &torch;
+  }
+  return nullptr;
+}
+
+std::string missing_kernels(const ProcessReport& report, const json& device) {
+  if (torch_of(report, device) == nullptr) return "";
+  const Card card = card_that_ran(device, context_of(device));
+  if (has_kernels(card, report.torch.value("architectures", std::vector<std::string>()))) return "";
+  return fmt::format("PyTorch as installed here has no kernels for {}, of compute capability {}", card.product,
+                     card.capability);
+}
+
+bool ran_out(const json& device, const json* torch) {
+  return torch != nullptr ? torch->at("ooms") > 0 : !device.at("first_failure").is_null();
+}
+
+bool lacked_memory(const json& device, const json* torch, bool failed) {
+  return failed && (device.contains("context_lack") || ran_out(device, torch));
+}
+
+bool failed(const Simulation& simulation, const ProcessReport& report) {
+  const json error = report.torch.is_null() ? json() : report.torch.value("ended_by", json());
+  if (!error.is_null() && !error.at("may_be_of_memory"))
+    return false;  // it went on, and then failed for another reason
+  const json status = report.driver.is_null() ? json() : report.driver.at("exit_status");
+  return !simulation.ending.is_good() || (!status.is_null() && status != 0);
+}
+
+bool lacked_memory(const Simulation& simulation) {
+  for (const ProcessReport& report : simulation.processes) {
+    if (report.driver.is_null()) continue;
+    for (const json& device : report.driver.at("devices")) {
+      if (lacked_memory(device, torch_of(report, device), failed(simulation, report))) return true;
+    }
+  }
+  return false;
+}
+
+bool breaks_rules(const Simulation& simulation) {
+  return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
+}
+
+void record_run(const SimulationOptions& options, const fs::path& folder) {
+  CACHALOT_REQUIRE(!options.program.empty(), "no program was given");
+  const ChildEnd end = run_to_end({.words = options.program,
+                                   .environment = environment_of_run(options, find_simulator(), folder),
+                                   .output_path = options.is_one_of_many ? (folder / kOutput).string() : "",
+                                   .most_seconds = options.max_seconds,
+                                   .has_our_signals = !options.is_one_of_many,
+                                   .fork_server = options.fork_server,
+                                   .stop = options.stop});
+  write_end(folder, end);
+}
+
+Simulation simulate(const SimulationOptions& options) {
+  if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
+  const ReportFolder reports;
+  if (options.cluster != nullptr) {
+    options.cluster->record(options, reports.path());
+  } else {
+    record_run(options, reports.path());
+  }
+  Simulation simulation;
+  const ChildEnd end = read_end(reports.path());
+  simulation.ending = read_ending(reports.path(), end);
+  simulation.processes = read_reports(reports.path());
+  add_common_peaks(reports.path(), simulation.processes);
+  if (options.is_one_of_many) {
+    simulation.output = last_lines(reports.path() / kOutput);
+    simulation.modules = read_modules(reports.path(), end);
+  }
+  if (simulation.ending.is_good()) add_traces(simulation, options, reports.path());
+  const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
+  if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);
+  return simulation;
+}
+
+std::vector<std::string> environment_of_helper() { return with_modules(find_simulator()).entries(); }
+
+std::vector<std::string> environment_of_fork_server() { return with_simulator(find_simulator()).entries(); }
+
+std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others) {
+  std::vector<Card> cards;
+  for (const simulator::GpuModel& model : simulator::gpu_models()) cards.push_back(card_of(model, context, of_others));
+  return cards;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,170 @@
+// Runs a program on a simulated GPU and gathers what its processes say of memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "simulator/models/context_costs.h"
+#include "tools/simulation/card_table.h"
+#include "tools/simulation/simulation_files.h"
+
+namespace cachalot::tools {
+
+// What a device holds beside the memory that the program asked for: the CUDA context and libraries, in a driver's
+// report.
+
+// Returns what a device of a driver's report was charged with.
+simulator::ContextCharge context_of(const nlohmann::json& device);
+
+// Returns "1.40 GiB: an estimate for Tesla T4 with cuBLAS; --context SIZE sets it"; "" if nothing was charged.
+std::string describe_context(const nlohmann::json& device);
+
+// Returns "1016.00 MiB: stacks, heap or printf buffer that the program made larger"; "" without larger limits.
+std::string describe_limits(const nlohmann::json& device);
+
+// Returns "10.00 MiB: an estimate, half to twice, for 3 executable graphs with 1,024 kernels"; "" if none takes memory.
+std::string describe_graphs(const nlohmann::json& device);
+
+// Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
+std::string describe_lack(const nlohmann::json& device);
+
+// Returns how much less and more than it was charged with a device may take on a GPU: the sum of all estimates.
+simulator::Spread spread_of(const nlohmann::json& device);
+
+// The same without the context and libraries, which take as much on each GPU as they do there: what NCCL adds.
+simulator::Spread spread_of_others(const nlohmann::json& device);
+
+// Returns whether the verdict is sure that the program fits, with so many bytes to spare.
+bool fits_surely(const nlohmann::json& device, std::size_t spare_bytes);
+
+// Returns ", with 7.40 GiB to spare, of which the context may take 311.00 MiB more"; if that is more than there is:
+// ": 100.00 MiB to spare, but the context may take 311.00 MiB more".
+std::string describe_spare(const nlohmann::json& device, std::size_t spare_bytes);
+
+// Returns "242.00 MiB of it, an estimate: half to twice": what NCCL took of a device at the peak; "" if it took nothing.
+std::string describe_nccl(const nlohmann::json& device);
+
+// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request (`bytes`,
+// `free_bytes`) that failed, if that is so; otherwise "".
+std::string describe_low_estimate(const nlohmann::json& device, const nlohmann::json& request);
+
+class Cluster;
+class ForkServer;
+
+// One rank of a job, as the program finds it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, ….
+struct RankAlone {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;  // below the number of devices
+
+  bool operator==(const RankAlone&) const = default;
+};
+
+struct SimulationOptions {
+  std::vector<std::string> program;   // with its arguments; found on PATH
+  std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
+  std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
+  // What the CUDA context and libraries take of each device: a size, "none" or "model", an estimate. Without,
+  // `context` of CACHALOT_SIM, otherwise "model".
+  std::optional<std::string> context;
+  int devices = 1;
+  std::optional<RankAlone> rank;      // the program is one rank of a job whose others are absent
+  std::string compute = "small";      // which operations of PyTorch: none, small or all (simulator/README.md)
+  std::string unknown = "zero";       // what sizes are that depend on unknown values: zero, expected or max
+  bool strict = false;                // CUDA's rules are watched: strict:1 of CACHALOT_SIM (simulator/README.md)
+  std::optional<int> max_steps;       // the program is ended after so many optimizer steps, or forward calls
+  std::optional<double> max_seconds;  // and after so much time
+  std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
+  // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
+  // there are traces instead of tables of cards. Not with trace_path.
+  bool is_one_of_many = false;
+  // What starts the program, where it is set; for one of many.
+  ForkServer* fork_server = nullptr;
+  Cluster* cluster = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // ends the program when it becomes true
+
+  bool operator==(const SimulationOptions&) const = default;
+};
+
+// What PyTorch allocated on one device.
+struct RecordedTrace {
+  CardRun run;
+  int physical_device = 0;  // its number on the machine; run.device is that in the process
+  simulator::ContextCharge context;
+  simulator::Spread of_others;  // of other estimates than the context
+  Trace trace;
+};
+
+// One process of the program that used a device.
+struct ProcessReport {
+  int process = 0;        // its id
+  nlohmann::json driver;  // what the simulated driver saw: `report` of CACHALOT_SIM (simulator/README.md)
+  nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/cachalot_simulator; null without PyTorch
+  std::vector<CardTable> cards;       // for each device whose allocations are known, if the program fits on it
+  std::vector<RecordedTrace> traces;  // likewise, where they were asked for
+};
+
+struct Simulation {
+  ProgramEnding ending;
+  std::vector<ProcessReport> processes;
+  std::string output;  // the last lines, of one of many
+  // Of one of many: the modules that a fork server may import for other runs of the program (ForkServer::Start).
+  std::vector<std::string> modules;
+};
+
+// Returns SimulationOptions::memory for so many devices: of each more than any GPU has.
+std::string unlimited_memory(int devices);
+
+// Returns the traces of all processes in an order that is the same in each run of a program, by the machine's devices.
+std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation);
+
+// Returns a device's part of a torch report; nullptr without.
+const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device);
+
+// Returns a sentence if PyTorch ran and has no kernels for the device: on such a GPU no operation runs. Else "".
+std::string missing_kernels(const ProcessReport& report, const nlohmann::json& device);
+
+// Returns whether the program, or PyTorch's allocator, asked for memory that a device did not have. `torch` may be nullptr.
+bool ran_out(const nlohmann::json& device, const nlohmann::json* torch);
+
+// Returns whether the program failed, or this process of it, whatever became of the others; but not where an exception ended the
+// process that has nothing to do with memory.
+bool failed(const Simulation& simulation, const ProcessReport& report);
+
+// Returns whether a process failed, and it, the context or a library asked for memory that a device did not have. A process
+// that ran out of memory, went on and ended well fits.
+bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed);
+
+// Whether memory ran out on a device of the simulation.
+bool lacked_memory(const Simulation& simulation);
+
+// Whether a process broke one of CUDA's rules or left something behind. False if nobody watched.
+bool breaks_rules(const Simulation& simulation);
+
+// Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate.
+void record_run(const SimulationOptions& options, const std::filesystem::path& folder);
+
+// The program's output goes where ours goes. Thread-safe for programs that are one of many. Throws InvalidArgument when
+// there is no such program, no such GPU, no simulator beside this command, or the trace cannot be written.
+Simulation simulate(const SimulationOptions& options);
+
+// The simulated CUDA runtime's files, and the variables with which programs find it.
+
+// Returns the variables of a process that forks such programs: the runtime is there, and nothing is observed.
+std::vector<std::string> environment_of_fork_server();
+
+// Returns the variables of a process that finds the simulator's modules of Python, and runs no program.
+std::vector<std::string> environment_of_helper();
+
+// The traces of what ran in a simulation, and the tables of cards for them.
+
+// Returns every GPU that the simulator knows, with what a program's context takes there; `of_others` is the spread of other
+// estimates than the context, which are the same on all GPUs.
+std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others = {});
+
+}  // namespace cachalot::tools
