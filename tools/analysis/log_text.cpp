@@ -341,4 +341,31 @@ std::string_view LogText::line_of(std::size_t offset) const {
   return std::string_view{text_}.substr(line->begin, line->end - line->begin);
 }
 
+bool LogText::restore_case_of_messages() {
+  constexpr std::array kWords = {"Triedtoallocate"sv,
+                                 "CUDAoutof"sv,
+                                 "HIPoutof"sv,
+                                 "Oftheallocated"sv,
+                                 "byPyTorch"sv,
+                                 "non-PyTorch"sv,
+                                 "MiB"sv,
+                                 "GiB"sv,
+                                 "KiB"sv,
+                                 "GPU"sv};
+  const auto small = [](std::string_view text) {
+    std::string out(text);
+    std::ranges::transform(out, out.begin(), [](unsigned char one) { return static_cast<char>(std::tolower(one)); });
+    return out;
+  };
+  std::string text = small(squeezed_);
+  if (text.find("memory.triedtoallocate") == std::string::npos) return false;
+  for (const std::string_view word : kWords) {
+    const std::string written = small(word);
+    for (std::size_t at = text.find(written); at != std::string::npos; at = text.find(written, at + 1))
+      text.replace(at, word.size(), word);
+  }
+  squeezed_ = std::move(text);
+  return true;
+}
+
 }  // namespace cachalot::tools

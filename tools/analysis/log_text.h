@@ -20,6 +20,10 @@ class LogText {
   // the second begins a line of its own.
   std::string_view squeezed() const { return squeezed_; }
 
+  // Writes PyTorch's messages with its letters where squeezed() has them in others: forms and programs that compare texts write small
+  // ones. Returns whether there are any. All other letters become small.
+  bool restore_case_of_messages();
+
   // Returns the line that the character of squeezed() at `offset` comes from, with its prefix, and the lines before it.
   // Requires offset <= squeezed().size().
   std::string_view line_of(std::size_t offset) const;

@@ -26,6 +26,9 @@ using MaybeVerdict = std::optional<MessageVerdict>;
 // No GPU has more: AMD's MI355X and NVIDIA's B300.
 constexpr std::uint64_t kLargestGpu = 288 * kGiB;
 
+// The memory of NVIDIA's H200: only few have more.
+constexpr std::uint64_t kLargestOfMost = 141 * kGiB;
+
 // So many times as much is much more.
 constexpr std::uint64_t kTimes = 4;
 
@@ -66,8 +69,9 @@ MessageVerdict verdict(const OomMessage& message, Cause cause, std::string_view 
 // ---- Causes that words or one figure prove ----
 
 MaybeVerdict said(const OomMessage& message) {
-  constexpr std::array kCauses = {Cause::unknown, Cause::pinned, Cause::host_memory, Cause::nccl,
-                                  Cause::outside, Cause::limit,  Cause::driver,      Cause::too_large};
+  constexpr std::array kCauses = {Cause::unknown, Cause::pinned,    Cause::host_memory,
+                                  Cause::nccl,    Cause::outside,   Cause::limit,
+                                  Cause::driver,  Cause::too_large, Cause::fragmentation};
   if (message.says == Says::nothing) return std::nullopt;
   std::string why = message.words;
   if (message.says == Says::limit && message.allowed_bytes) {
@@ -83,7 +87,10 @@ MaybeVerdict said(const OomMessage& message) {
 
 // Memory of the host has other limits than that of a GPU.
 MaybeVerdict said_of_host(const OomMessage& message) {
-  return message.says == Says::pinned || message.says == Says::host_memory ? said(message) : std::nullopt;
+  constexpr std::uint64_t kMostOfHosts = 64 * kKiB * kGiB;
+  MaybeVerdict one = message.says == Says::pinned || message.says == Says::host_memory ? said(message) : std::nullopt;
+  if (one && message.requested_bytes > kMostOfHosts) one->text += "; no host has that much, so a size is wrong";
+  return one;
 }
 
 MaybeVerdict wrong_shape(const OomMessage& message) {
@@ -135,26 +142,35 @@ std::uint64_t segment_bytes(const OomMessage& message) {
   return message.is_of_torch ? std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded) : rounded;
 }
 
-MaybeVerdict refused_with_free(const OomMessage& message) {
-  if (!message.free_bytes || exceeds_limit(message)) return std::nullopt;
-  if (*message.free_bytes < segment_bytes(message)) return std::nullopt;
-  return verdict(
-      message, Cause::driver,
-      fmt::format(
-          "it was refused although {} were free on the device: for another reason, such as a limit of mappings or "
-          "handles, the size of one block, host memory on Windows and WSL2{}",
-          shown(message.free_bytes),
-          message.is_of_torch && !message.allowed_bytes
-              ? ", or a memory fraction of the program, which not every version of PyTorch tells"
-              : ""));
-}
-
 // The free memory is that after the failure, when another process may have given memory back: a device that was nearly full is
 // explained by the one that filled it.
 bool is_full(const OomMessage& message) {
   constexpr double kFull = 0.05;  // of the device
   return message.total_bytes && message.free_bytes &&
          static_cast<double>(*message.free_bytes) < kFull * static_cast<double>(*message.total_bytes);
+}
+
+bool is_filled_by_itself(const OomMessage& message) {
+  constexpr double kMost = 0.9;  // of the device
+  return is_full(message) && sum(live_bytes(message), 0) >= kMost * sum(message.total_bytes, 0);
+}
+
+MaybeVerdict refused_with_free(const OomMessage& message) {
+  if (!message.free_bytes || exceeds_limit(message)) return std::nullopt;
+  if (*message.free_bytes < segment_bytes(message)) return std::nullopt;
+  const std::string full =
+      is_filled_by_itself(message)
+          ? fmt::format("{} of the {} of the device are live; ", shown(live_bytes(message)), shown(message.total_bytes))
+          : "";
+  return verdict(
+      message, Cause::driver,
+      fmt::format(
+          "{}it was refused although {} were free on the device: for another reason, such as a limit of mappings or "
+          "handles, the size of one block, host memory on Windows and WSL2{}",
+          full, shown(message.free_bytes),
+          message.is_of_torch && !message.allowed_bytes
+              ? ", or a memory fraction of the program, which not every version of PyTorch tells"
+              : ""));
 }
 
 MaybeVerdict refused(const OomMessage& message) { return is_full(message) ? std::nullopt : refused_with_free(message); }
@@ -212,7 +228,7 @@ std::uint64_t sum_of(const std::vector<Holder>& holders) {
 std::string cached_text(const OomMessage& message) {
   const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
   const std::uint64_t bytes = unallocated + message.private_bytes.value_or(0);
-  if (!message.requested_bytes || !would_serve(message, bytes)) return "";
+  if (!message.requested_bytes || bytes < *message.requested_bytes) return "";
   return fmt::format("; the {} that PyTorch caches {} would have served it, too", shown(bytes),
                      bytes > unallocated ? "between live blocks and in private pools" : "between live blocks");
 }
@@ -223,10 +239,20 @@ bool is_little_beside_others(const OomMessage& message, std::uint64_t bytes) {
   return !holders.empty() && holders.front().bytes / kTimes >= bytes && would_serve(message, holders.front().bytes);
 }
 
+// What PyTorch caches can be given back: a smaller part counts where it is large by itself, and nobody else holds as much.
+bool is_cache_worth_naming(const OomMessage& message, std::uint64_t bytes) {
+  constexpr double kOfLarge = 0.04;
+  if (is_worth_naming(message, bytes)) return true;
+  const std::vector<Holder> holders = holders_of(message);
+  return bytes >= kGiB && static_cast<double>(bytes) >= kOfLarge * sum(message.reserved_bytes, 0) &&
+         (holders.empty() || holders.front().bytes < bytes);
+}
+
 MaybeVerdict cached(const OomMessage& message) {
   const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
   const std::uint64_t in_pools = message.private_bytes.value_or(0);
-  if (!would_serve(message, unallocated + in_pools) || !is_worth_naming(message, std::max(unallocated, in_pools)) ||
+  if (!would_serve(message, unallocated + in_pools) ||
+      !is_cache_worth_naming(message, std::max(unallocated, in_pools)) ||
       is_little_beside_others(message, unallocated + in_pools))
     return std::nullopt;
   const std::string beside =
@@ -264,7 +290,10 @@ MaybeVerdict host_memory(const OomMessage& message) {
 }
 
 MaybeVerdict limited(const OomMessage& message) {
-  if (!exceeds_limit(message)) return std::nullopt;
+  // A message that is cut off does not tell what is reserved. What it calls free was not refused for want of it.
+  const bool is_forbidden = message.is_cut && message.allowed_bytes && message.allocated_bytes &&
+                            message.free_bytes >= message.requested_bytes;
+  if (!exceeds_limit(message) && !is_forbidden) return std::nullopt;
   const std::string held = shown(message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes);
   if (is_of_bfc_allocator(message))
     return verdict(
@@ -273,16 +302,21 @@ MaybeVerdict limited(const OomMessage& message) {
   if (message.is_of_torch && message.free_bytes < message.requested_bytes) return std::nullopt;
   const std::string free =
       message.free_bytes ? fmt::format("the device had {} free, but ", shown(message.free_bytes)) : "";
-  return verdict(message, Cause::limit,
-                 fmt::format("{}the program may not take them: a limit was set of {}, of which it holds {}{}", free,
-                             shown(message.allowed_bytes), held, cached_text(message)));
+  return verdict(
+      message, Cause::limit,
+      fmt::format("{}the program may not take them: a limit was set of {}, of which it holds {}{}{}", free,
+                  shown(message.allowed_bytes), message.reserved_bytes ? "" : "at least ", held, cached_text(message)));
 }
 
 MaybeVerdict holder(const OomMessage& message) {
   const std::vector<Holder> holders = holders_of(message);
   if (holders.empty()) return std::nullopt;
   const Holder& largest = holders.front();
-  if (!would_serve(message, sum_of(holders)) || !is_worth_naming(message, sum_of(holders))) return std::nullopt;
+  // A context, its libraries and graphs are no cause where the program itself fills the device.
+  const bool is_usual =
+      largest.cause == Cause::nccl && largest.bytes < 2 * kGiB && live_bytes(message) / kTimes >= largest.bytes;
+  if (is_usual || !would_serve(message, sum_of(holders)) || !is_worth_naming(message, sum_of(holders)))
+    return std::nullopt;
   const std::uint64_t live = live_bytes(message);
   std::string beside = live / kTimes >= largest.bytes ? fmt::format(", beside {} of live memory", shown(live)) : "";
   beside += cached_text(message);
@@ -342,6 +376,17 @@ MaybeVerdict pool_in_pieces(const OomMessage& message) {
                              shown(message.allowed_bytes)));
 }
 
+// TensorFlow tells what was free before it took any memory.
+MaybeVerdict taken_before(const OomMessage& message) {
+  if (message.framework != "TensorFlow" || !message.total_bytes || !message.free_bytes || message.allocated_bytes)
+    return std::nullopt;
+  const std::uint64_t taken = *message.total_bytes - std::min(*message.total_bytes, *message.free_bytes);
+  if (taken < *message.free_bytes) return std::nullopt;
+  return verdict(message, Cause::outside,
+                 fmt::format("{} of the {} of the device were taken before the program began", shown(taken),
+                             shown(message.total_bytes)));
+}
+
 std::string lacking_text(const OomMessage& message) {
   if (message.is_cut && message.requested_bytes)
     return "the message is cut off behind its first figures, so that it does not tell the cause";
@@ -368,6 +413,7 @@ MessageVerdict unknown(const OomMessage& message) {
     text += "; ";
   }
   const bool has_words = !message.words.empty();
+  if (message.requested_bytes > kLargestOfMost) text += "few GPUs have as much; ";
   return {.cause = Cause::unknown,
           .text = text + (has_words ? message.words + "; " : std::string()) + lacking_text(message)};
 }
@@ -407,10 +453,12 @@ std::string outside_text(const OomMessage& message) {
   }
   if (message.beside_bytes) text += labelled_line("other allocations", format_bytes(*message.beside_bytes));
   if (const auto unnamed = unnamed_bytes(message)) {
-    text += labelled_line("held outside", fmt::format("{}: neither free nor of {}", format_bytes(*unnamed),
-                                                      message.process_bytes || !message.other_processes.empty()
-                                                          ? "the processes above"
-                                                          : "this program's PyTorch"));
+    const bool has_processes = message.process_bytes || !message.other_processes.empty();
+    const bool is_exact = has_processes || message.reserved_bytes;  // else PyTorch's cache is in it
+    text +=
+        labelled_line("held outside", fmt::format("{}{}: neither free nor {} {}", is_exact ? "" : "at most ",
+                                                  format_bytes(*unnamed), is_exact ? "of" : "allocated by",
+                                                  has_processes ? "the processes above" : "this program's PyTorch"));
   }
   const auto own = own_bytes(message);
   if (message.is_of_torch && own && message.total_bytes && !message.free_bytes && !message.false_free_bytes) {
@@ -430,10 +478,12 @@ MessageVerdict verdict_of(const OomMessage& message) {
   }
   if (!message.requested_bytes) return without_request(message);
   if (message.is_cut) {
+    if (message.allowed_bytes) return limited(message).value_or(unknown(message));
     const bool names_others = message.process_bytes && !message.other_processes.empty();
     return names_others ? holder(message).value_or(unknown(message)) : unknown(message);
   }
-  for (const auto proves : {refused, cached, limited, pool_in_pieces, holder, refused_with_free, too_large}) {
+  for (const auto proves :
+       {taken_before, refused, cached, limited, pool_in_pieces, holder, refused_with_free, too_large}) {
     if (auto one = proves(message)) return *one;
   }
   return unknown(message);

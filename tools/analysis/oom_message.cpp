@@ -314,6 +314,9 @@ std::optional<std::uint64_t> size_after(std::string_view text, std::string_view 
 // What a table of words and figures cannot say, by program. `text` begins with the words of the form.
 
 void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view text) {
+  // TensorFlow 1 tells at its start what the device has, and takes all that is free.
+  if (text.starts_with("failedtoallocate"))
+    read_fields(message, extent, std::array{near("Totalmemory:", kTotal), near("Freememory:", kFree)});
   if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
   if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
   const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
@@ -339,6 +342,9 @@ void read_vllm(OomMessage& message, const Extent& extent, std::string_view text)
   if (text.starts_with("Freememory") && message.requested_bytes > message.free_bytes)
     message.words +=
         fmt::format(": {} less than it wants", format_bytes(*message.requested_bytes - *message.free_bytes));
+  if (const auto lacking = size_after(extent.text, "AvailableKVcachememory:-"))
+    message.words +=
+        fmt::format(": the model and its activations take {} more than that share", format_bytes(*lacking));
   const auto wanted_tokens = number_after(around(extent.text, extent.begin, kNearby, 0), "maxseqlen(");
   const auto stored_tokens = number_after(text, "KVcache(");
   if (wanted_tokens && stored_tokens)
@@ -361,6 +367,22 @@ void read_paddle(OomMessage& message, std::string_view text) {
   const std::size_t comma = on == kNpos ? kNpos : text.find_first_not_of("0123456789", on + kOn.size());
   const auto used = comma == kNpos || text[comma] != ',' ? std::nullopt : size_at(text.substr(comma + 1));
   if (used && used->has_unit && message.free_bytes) message.total_bytes = used->bytes + *message.free_bytes;
+  if (text.starts_with("enforceallocating")) {
+    read_two(message, text, "failed,", ">", &OomMessage::requested_bytes, &OomMessage::free_bytes);
+    message.words = "its pool wanted a chunk of a fixed share of the device (FLAGS_fraction_of_gpu_memory_to_use)";
+  }
+}
+
+// RELION's own allocator tells of its pool, not of the device.
+void read_relion(OomMessage& message, std::string_view text) {
+  const auto free = size_after(text, "[totalFreeSpace:");
+  const auto largest = size_after(text, "[largestContinuousFreeSpace:");
+  if (!free || !largest || !message.requested_bytes) return;
+  const std::string figures = fmt::format("{} of its pool are free", format_bytes(*free));
+  message.says = *free < *message.requested_bytes ? Says::limit : Says::fragmentation;
+  message.words = *free < *message.requested_bytes
+                      ? figures + ", which is less"
+                      : fmt::format("{}, in pieces of at most {}", figures, format_bytes(*largest));
 }
 
 // Adds to the words what programs tell of the host's memory, or of what they did then.
@@ -397,6 +419,8 @@ void read_more(OomMessage& message, const Extent& extent) {
     read_cuda_jl(message, text);
   } else if (message.framework == "PaddlePaddle") {
     read_paddle(message, text);
+  } else if (message.framework == "RELION") {
+    read_relion(message, text);
   } else {
     read_asides(message, text);
   }
@@ -634,9 +658,10 @@ void find_form(const Form& form, const LogText& log, Found& found) {
 }  // namespace
 
 std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path) {
-  const LogText text(log);
+  LogText text(log);
   Found found;
   find_torch_messages(text, found);
+  if (text.squeezed().find(kTried) == kNpos && text.restore_case_of_messages()) find_torch_messages(text, found);
   if (found.empty()) find_torch_messages_without_begin(text, found);
   const bool has_torch = !found.empty();
   for (const Form& form : kForms) {

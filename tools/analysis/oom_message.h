@@ -18,13 +18,14 @@ struct OomMessage {
   // What the words of a message say of the cause, beside its figures.
   enum class Says : std::uint8_t {
     nothing,
-    pinned,       // pinned host memory ran out
-    host_memory,  // pageable memory of the host
-    nccl,         // NCCL's own request failed
-    outside,      // CUDA itself, or a library beside the allocator, found no memory
-    limit,        // a limit that was set forbids it
-    driver,       // the driver does not serve such a request
-    too_large,    // the program needs more than the device has
+    pinned,         // pinned host memory ran out
+    host_memory,    // pageable memory of the host
+    nccl,           // NCCL's own request failed
+    outside,        // CUDA itself, or a library beside the allocator, found no memory
+    limit,          // a limit that was set forbids it
+    driver,         // the driver does not serve such a request
+    too_large,      // the program needs more than the device has
+    fragmentation,  // the free memory of its own pool is in pieces
   };
 
   std::string framework = "PyTorch on CUDA";
