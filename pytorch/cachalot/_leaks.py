@@ -29,6 +29,7 @@ _FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/leaks/tren
 
 # What autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
 _OPERATION = re.compile(r"\btorch::autograd::(?:generated::)?(\w+)::apply\(")
+_ENGINE = "torch::autograd::Engine::"
 
 _FUNCTIONS: Functions = {
     "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
@@ -246,6 +247,7 @@ class LeakDetector:
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
         self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
         self._looks: _Looks | None = None
+        self._at_exit = atexit._ncallbacks()  # before the program's
 
     def step(self) -> None:
         """Ends an iteration."""
@@ -265,7 +267,8 @@ class LeakDetector:
         if suspects and leaks:
             from . import _suspects
 
-            found = _suspects.find([set(leak.some_addresses) for leak in leaks])
+            at_exit = atexit._ncallbacks() - self._at_exit
+            found = _suspects.find([set(leak.some_addresses) for leak in leaks], at_exit)
             leaks = [dataclasses.replace(leak, suspects=self._best(leak, found[i])) for i, leak in enumerate(leaks)]
         sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
         enough = json["iterations"] >= self._warm_up + _FEWEST_SAMPLES
@@ -302,9 +305,12 @@ class LeakDetector:
 
     def _best(self, leak: Leak, found: list[Suspect]) -> tuple[Suspect, ...]:
         """The suspects found now or, where they or their names are gone, those that were seen while the leak grew."""
-        seen = self._looks.seen.get(leak.stack, ()) if self._looks else ()
-        is_gone = 2 * leak.live_blocks < leak.highest_blocks or all(suspect.name == "" for suspect in found)
-        return seen if seen and is_gone else tuple(found)
+        if self._looks is None:
+            return tuple(found)
+        seen = self._looks.seen.get(leak.stack, ())
+        is_gone = 2 * leak.live_blocks < leak.highest_blocks
+        is_nameless = not any(suspect.name for suspect in found) and any(suspect.name for suspect in seen)
+        return seen if is_gone or is_nameless else tuple(found)
 
     def _on_optimizer_step(self) -> None:
         if not self._is_inherited:
@@ -337,9 +343,9 @@ class _Looks:
         if self._counts[unit] < self._next[unit]:
             return
         self._next[unit] += self._next[unit] // 2 if unit == "iteration" else self._next[unit]
-        began = time.monotonic()
-        if self._spent > max(3.0, (began - self._began) / 50):
+        if self._spent > max(3.0, (time.monotonic() - self._began) / 50):
             return
+        began = time.thread_time()  # other programs may use the processor, too
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -347,7 +353,7 @@ class _Looks:
         finally:
             if collects:
                 gc.enable()
-        self._spent += time.monotonic() - began
+        self._spent += time.thread_time() - began
 
     def _look(self, detector: LeakDetector, when: str) -> None:
         before, self.seen = self.seen, {}  # the report is to tell what is there now
@@ -567,8 +573,9 @@ def site_frame(stack: tuple[Frame, ...]) -> Frame | None:
     if script:
         return next((frame for frame in script if not is_of_library(frame.file)), None)
     # A backward pass on autograd's thread: the operation says more than what it calls.
-    operations = (frame for frame in stack if _OPERATION.search(frame.function))
-    return next(operations, stack[0] if stack else None)
+    operations = [frame for frame in stack if _OPERATION.search(frame.function)]
+    engine = [frame for frame in stack if _ENGINE in frame.function]
+    return next(iter([*operations, *engine, *stack]), None)
 
 
 def _listed(report: LeakReport | TrackReport) -> list[str]:
@@ -588,6 +595,8 @@ def where(frame: Frame | None) -> str:
         return "a place outside of the program's code"
     if frame.is_script:
         return str(frame)
+    if _ENGINE in frame.function:  # it adds gradients up
+        return "a backward pass"
     operation = _OPERATION.search(frame.function)
     return f"{operation[1]} in a backward pass" if operation else f"{frame} (native code, outside of Python)"
 

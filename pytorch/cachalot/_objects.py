@@ -13,7 +13,7 @@ import gc
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._leaks import is_of_library
 
@@ -97,16 +97,29 @@ def has_graph(tensor: Any) -> bool:
     return attribute_of(tensor, "grad_fn") is not None
 
 
+def output_of(tensor: Any) -> tuple[Any, int]:
+    """The function at the end of the tensor's graph, and which of its outputs the tensor is."""
+    return attribute_of(tensor, "grad_fn"), attribute_of(tensor, "output_nr")
+
+
 def graph_of_gradient(tensor: Any) -> Any:
     is_parameter = attribute_of(tensor, "is_leaf") and attribute_of(tensor, "requires_grad")
     gradient = attribute_of(tensor, "grad") if is_parameter else None
     return None if gradient is None else attribute_of(gradient, "grad_fn")
 
 
-def saved_blocks(ends: Iterable[Any], checkpoints: dict[int, Any]) -> tuple[int, set[int]]:
-    """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
+class Graph(NamedTuple):
+    """The autograd graphs that end in some functions."""
+
+    functions: int  # that they have
+    blocks: set[int]  # that these keep
+    inputs: set[tuple[Any, int]]  # of these: functions and the numbers of their outputs
+
+
+def graph_of(ends: Iterable[Any], checkpoints: dict[int, Any]) -> Graph:
     seen: set[Any] = set()
     blocks: set[int] = set()
+    inputs: set[tuple[Any, int]] = set()
     waiting = [end for end in ends if end is not None]  # a thread may have let go of a graph
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function = waiting.pop()
@@ -115,9 +128,10 @@ def saved_blocks(ends: Iterable[Any], checkpoints: dict[int, Any]) -> tuple[int,
         seen.add(function)
         saved = list(saved_by(function))
         blocks.update(address for held in saved if is_tensor(held) and (address := cuda_address(held)))
+        inputs.update(function.next_functions)
         before = [checkpoints.get(id(held)) for held in saved] + [before for before, _ in function.next_functions]
         waiting += [function for function in before if function is not None and function not in seen]
-    return len(seen), blocks
+    return Graph(len(seen), blocks, inputs)
 
 
 def checkpoints() -> dict[int, Any]:

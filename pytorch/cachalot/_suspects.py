@@ -13,7 +13,6 @@ by _objects, and is not shown by its repr.
 
 from __future__ import annotations
 
-import atexit
 import collections
 import contextvars
 import functools
@@ -37,6 +36,7 @@ _WORST = sys.maxsize  # rank of a name: any other says more
 _OF_LIBRARY = _WORST - 1  # rank of the global variables of a library
 _MOST_NODES = 20_000  # objects looked at for one leak
 _MANY_NODES = 400  # for which the garbage collector's own search takes longer than one in Python
+_MANY_ALIKE = 4  # objects without a name, of one type, of which each may keep one tensor
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
 
@@ -49,12 +49,15 @@ _LIST: type[list[Any]] = list
 _TUPLE: type[tuple[Any, ...]] = tuple
 
 
-def find(leaks: list[set[int]]) -> list[list[Suspect]]:
-    """For each leak, the addresses of its blocks, who keeps them: the one that keeps most of them first."""
+def find(leaks: list[set[int]], at_exit: int = 0) -> list[list[Suspect]]:
+    """For each leak, the addresses of its blocks, who keeps them: the one that keeps most of them first.
+
+    The program has registered `at_exit` functions with atexit, each of which may keep some by its arguments.
+    """
     import torch
 
     with torch._C.DisableTorchFunction():  # tensors answer by themselves, not by code of the program's
-        search = _Search()
+        search = _Search(at_exit)
         return [search.suspects(addresses) for addresses in leaks]
 
 
@@ -91,6 +94,7 @@ class _Name:
         self.top = top
         self.reached = set[int]()  # keys of the tensors to which it leads
         self.keys: list[int] = []  # of all tensors, by the bits of nodes
+        self.count = 1  # of the objects that have no name, if they are of one type
 
     @functools.cached_property
     def way(self) -> list[tuple[_Node, str]]:
@@ -127,6 +131,8 @@ class _Name:
     @property
     def key(self) -> tuple[str, str, str]:
         """Tells it from others: two modules may both have a variable of this name."""
+        if self.kind == "unnamed":
+            return self.kind, "", type(self.top.object).__name__
         return self.kind, self.path, self.place
 
 
@@ -136,10 +142,18 @@ class _Finding(NamedTuple):
     name: _Name
     functions: int | None
     kept: set[int]
+    is_used: bool = False  # other graphs go through its tensors: what one iteration leaves to the next
 
 
 def _kept_by(findings: list[_Finding]) -> set[int]:
     return set[int]().union(*(finding.kept for finding in findings))
+
+
+def _place_of(finding: _Finding, most_kept: int) -> tuple[int, bool, int, int]:
+    """Of those that keep nearly as many, first what other graphs go through, as the loss goes through a state that is carried on; of
+    these what lives longest; of these the nearest: another may lead there in a circle."""
+    name = finding.name
+    return -5 * len(finding.kept) // most_kept, not finding.is_used, name.rank, len(name.way)
 
 
 def _that_explain(findings: list[_Finding]) -> list[_Finding]:
@@ -159,7 +173,8 @@ def _that_explain(findings: list[_Finding]) -> list[_Finding]:
 
 
 class _Search:
-    def __init__(self) -> None:
+    def __init__(self, at_exit: int) -> None:
+        self._at_exit = at_exit
         self._locals = _local_names()
         self._passed_over = _parts_of_uncaught()
         self._tensors = [_Node(tensor, address) for tensor, address in _objects.cuda_tensors()]
@@ -174,25 +189,24 @@ class _Search:
         names = [name for name in names if name.kind != "context"]
         found = {name.key: _Finding(name, None, name.reached) for name in names}
         rest = addresses.difference(*(name.reached for name in names))
-        for name, functions, kept in self._graphs_of(set(rest)):
-            rest -= kept
-            if name.key in found:  # a list of losses: they lie in some, their graphs keep others
-                kept = kept | found[name.key].kept
-            found[name.key] = _Finding(name, functions, kept)
+        for of_graphs in self._graphs_of(set(rest)):
+            rest -= of_graphs.kept
+            key = of_graphs.name.key
+            if key in found:  # a list of losses: they lie in some, their graphs keep others
+                of_graphs = of_graphs._replace(kept=of_graphs.kept | found[key].kept)
+            found[key] = of_graphs
         for name in contexts:  # whose graph nothing that has a name ends
             if not name.reached.isdisjoint(rest):
                 found[name.key] = _Finding(name, None, name.reached & rest)
         most_kept = max((len(finding.kept) for finding in found.values()), default=1)
-        # Of those that keep nearly as many, the one that lives longest; of these the nearest: another may lead there in a circle.
-        order = [(-(10 * len(each.kept) // most_kept), each.name.rank, len(each.name.way)) for each in found.values()]
-        findings = [finding for _, finding in sorted(zip(order, found.values()), key=lambda pair: pair[0])]
+        findings = sorted(found.values(), key=lambda finding: _place_of(finding, most_kept))
         named = [finding for finding in findings if finding.name.kind != "unnamed"]
         if 2 * len(_kept_by(named)) >= len(addresses):
             findings = named  # what has no name is a call's arguments, say
         if 2 * len(_kept_by(findings)) < len(addresses):
             most = len(findings[0].kept) if findings else 0
-            return [_unknown(most, len(addresses), len({node.key for node in nodes}))]
-        return [_suspect(finding) for finding in _that_explain(findings)]
+            return [_unknown(most, len(addresses), len({node.key for node in nodes}), self._at_exit)]
+        return [_suspect(finding, self._at_exit) for finding in _that_explain(findings)]
 
     @functools.cached_property
     def _unseen(self) -> dict[int, list[_Node]]:
@@ -206,12 +220,12 @@ class _Search:
     def _checkpoints(self) -> dict[int, Any]:
         return _objects.checkpoints()
 
-    def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
-        """Whose graphs keep some of the blocks, the sizes of the graphs, and which blocks."""
+    def _graphs_of(self, addresses: set[int]) -> Iterator[_Finding]:
+        """Those whose graphs keep some of the blocks."""
         if addresses:
-            for name, functions, saved in [*self._graphs, *self._gradient_graphs]:
-                if not saved.isdisjoint(addresses):
-                    yield name, functions, saved & addresses
+            for finding in [*self._graphs, *self._gradient_graphs]:
+                if not finding.kept.isdisjoint(addresses):
+                    yield finding._replace(kept=finding.kept & addresses)
 
     @functools.cached_property
     def _with_gradients(self) -> list[_Node]:
@@ -221,27 +235,29 @@ class _Search:
         return [_Node(tensor, _objects.cuda_address(gradient)) for tensor, gradient in gradients if gradient is not None]
 
     @functools.cached_property
-    def _graphs(self) -> list[tuple[_Name, int, set[int]]]:
-        """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
+    def _graphs(self) -> list[_Finding]:
+        """Named holders of tensors that end a graph, with all blocks that their graphs keep."""
         ends = [_Node(node.object, id(node.object)) for node in self._tensors if _objects.has_graph(node.object)]
-        by_key = {node.key: node for node in ends}
-        graphs: list[tuple[_Name, int, set[int]]] = []
-        for name in self._names(ends):
-            of_graphs = (_objects.attribute_of(by_key[key].object, "grad_fn") for key in name.reached)
-            functions, saved = _objects.saved_blocks(of_graphs, self._checkpoints)
-            graphs.append((name, functions, saved))
-        return graphs
+        names = self._names(ends)
+        by_key = {node.key: node.object for node in ends}  # not before: it refers to the tensors
+        outputs = [[_objects.output_of(by_key[key]) for key in name.reached] for name in names]
+        graphs = [_objects.graph_of((function for function, _ in of_name), self._checkpoints) for of_name in outputs]
+        used = set[tuple[Any, int]]().union(*(graph.inputs for graph in graphs))
+        return [
+            _Finding(name, graph.functions, graph.blocks, 2 * sum(output in used for output in of_name) >= len(of_name))
+            for name, graph, of_name in zip(names, graphs, outputs)
+        ]
 
     @functools.cached_property
-    def _gradient_graphs(self) -> list[tuple[_Name, int, set[int]]]:
+    def _gradient_graphs(self) -> list[_Finding]:
         """Gradients with graphs of their own: a backward pass with create_graph=True made them."""
-        graphs = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
-        if not graphs:
+        ends = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
+        if not ends:
             return []
-        functions, saved = _objects.saved_blocks(graphs, self._checkpoints)
+        graph = _objects.graph_of(ends, self._checkpoints)
         name = _Name("gradient", ".grad", "", _Node(None))
-        name.reached = set(range(len(graphs)))
-        return [(name, functions, saved)]
+        name.reached = set(range(len(ends)))
+        return [_Finding(name, graph.functions, graph.blocks)]
 
     def _names(self, tensors: list[_Node]) -> list[_Name]:
         """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
@@ -257,7 +273,7 @@ class _Search:
         ascent.settle(names + unnamed)
         names = _of_longest_life(names)
         known = set[int]().union(*(name.reached for name in names))
-        names += [end for end in unnamed if _is_worth_naming(end, known)]
+        names += _worth_naming(unnamed, known)
         if not names and (circle := ascent.circle()):
             return [_cycle(circle, {node.key for node in tensors})]
         return _merged([part for name in names for part in _by_attributes(name)])
@@ -408,9 +424,15 @@ def _of_longest_life(names: list[_Name]) -> list[_Name]:
     return kept
 
 
-def _is_worth_naming(end: _Name, known: set[int]) -> bool:
-    """Whether an end without a name holds several tensors, or a generator does, that no name leads to."""
-    return (len(end.reached) > 1 or any(map(_objects.is_waiting_generator, end.passed))) and not end.reached <= known
+def _worth_naming(ends: list[_Name], known: set[int]) -> list[_Name]:
+    """Ends without a name that lead to tensors to which no name leads: such with several tensors, generators, and many of a type."""
+    counts = collections.Counter(type(end.top.object) for end in ends)
+
+    def is_worth(end: _Name) -> bool:
+        is_one_of_many = counts[type(end.top.object)] >= _MANY_ALIKE
+        return len(end.reached) > 1 or is_one_of_many or any(map(_objects.is_waiting_generator, end.passed))
+
+    return [end for end in ends if is_worth(end) and not end.reached <= known]
 
 
 def _referrers(below: dict[int, _Node]) -> Iterable[Any]:
@@ -484,6 +506,7 @@ def _merged(names: list[_Name]) -> list[_Name]:
         known = merged.setdefault(name.key, name)
         if known is not name:
             known.reached = known.reached | name.reached
+            known.count += name.count
     return sorted(merged.values(), key=lambda name: -len(name.reached))
 
 
@@ -497,10 +520,9 @@ def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
 # --- what is said ------------------------------------------------------------------------------------------------------
 
 
-def _unknown(most: int, blocks: int, with_tensors: int) -> Suspect:
+def _unknown(most: int, blocks: int, with_tensors: int, at_exit: int) -> Suspect:
     """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
     kept = "C++ keeps them, as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
-    at_exit = atexit._ncallbacks()  # each may have arguments
     if _autocast_caches():
         kept = (
             "C++ keeps them, perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it "
@@ -520,9 +542,11 @@ def _autocast_caches() -> bool:
     return torch.is_autocast_enabled() and torch.is_autocast_cache_enabled()
 
 
-def _suspect(finding: _Finding) -> Suspect:
+def _suspect(finding: _Finding, at_exit: int) -> Suspect:
     """The finding in words, with its cure."""
     kind = _kind(finding)
+    if kind == "unnamed container" and at_exit >= _MANY_ALIKE and 2 * at_exit > finding.name.count:
+        kind = "atexit container"
     name, text = _WORDS[kind](finding)
     return Suspect(kind.rpartition(" ")[2], name, len(finding.kept), text)
 
@@ -538,6 +562,8 @@ def _kind(finding: _Finding) -> str:
         return "many hook"
     if holder is weakref.finalize._registry:  # type: ignore[attr-defined]
         return "finalizers container"
+    if holder is threading._active:  # type: ignore[attr-defined]
+        return "threads container"
     if _module_part(name):
         return "module container"
     if any(_objects.is_kind(held, types.FunctionType) for held in name.passed):
@@ -667,7 +693,28 @@ def _words_of_generator(finding: _Finding) -> tuple[str, str]:
     )
 
 
+def _words_of_atexit(finding: _Finding) -> tuple[str, str]:
+    return "atexit", (
+        f"arguments of functions that are registered with atexit.register() hold {_tensors(finding)}: they live as long as the "
+        "process. Register one function, once, or keep what is needed on the host"
+    )
+
+
+def _words_of_threads(finding: _Finding) -> tuple[str, str]:
+    return finding.name.shown_path, (
+        f"threads that run, in `{finding.name.shown_path}` ({finding.name.place}), hold {_tensors(finding)}: in their arguments, as "
+        "those of a Timer are, or variables. Let them end, with cancel() say, or keep what is needed on the host"
+    )
+
+
 def _words_of_unnamed(finding: _Finding) -> tuple[str, str]:
+    called = next((held for held in finding.name.passed[:2] if callable(held) and not _objects.is_tensor(held)), None)
+    if called is not None:
+        return "", (
+            f"C++ refers to a {type(called).__name__} that holds {_tensors(finding)}{_graph_keeps(finding)}, as to the hook of an "
+            "autograd function (grad_fn.register_hook): the garbage collector sees no cycle through C++. Remove the hook, or let it "
+            "have a weakref"
+        )
     return "", (
         f"a {_shown_type(finding.name)} to which no variable refers holds {_tensors(finding)}{_graph_keeps(finding)}: a running "
         "function works with it, as a comprehension does with its list, or C code keeps it. Keep what is needed on the host"
@@ -699,7 +746,8 @@ _CURES = {
 def _cure(finding: _Finding, has_graph: bool) -> str:
     if finding.functions is not None and len(finding.name.reached) == 1:
         return ".detach() it between iterations"
-    if finding.functions is not None and _objects.is_kind(finding.name.holder, tuple):  # a hidden state, which nobody can empty
+    is_state = finding.is_used or _objects.is_kind(finding.name.holder, tuple)  # carried on, or nobody can empty it
+    if finding.functions is not None and is_state:
         return ".detach() its tensors between iterations"
     if finding.functions is not None or has_graph:
         return "Keep loss.item() or .detach().cpu(), or empty it after backward()"
@@ -732,6 +780,8 @@ _WORDS: dict[str, Callable[[_Finding], tuple[str, str]]] = {
     "closure": _words_of_function,
     "generator": _words_of_generator,
     "unnamed container": _words_of_unnamed,
+    "atexit container": _words_of_atexit,
+    "threads container": _words_of_threads,
     "container": _words_of_object,
     "graph": _words_of_object,
     "variable": _words_of_object,
@@ -756,9 +806,6 @@ def _hooked(name: _Name) -> str:
     if len(objects) < 2 or not _objects.is_kind(objects[-1], dict):  # the hooks of all modules are a global
         return path if path.endswith("_hooks") and _objects.is_kind(objects[-1], dict) else ""
     above = objects[-2]
-    if _objects.is_tensor(above):
-        of_tensor = (_objects.attribute_of(above, "_backward_hooks"), _objects.attribute_of(above, "_post_accumulate_grad_hooks"))
-        return path if any(hooks is objects[-1] for hooks in of_tensor) else ""
     owner, _, attribute = path.rpartition(".")
     return owner if attribute.endswith("_hooks") else ""
 
@@ -783,6 +830,9 @@ def _shown_type(name: _Name) -> str:
     return f"itertools.{kind}" if module == "itertools" else kind
 
 
+_HOOKS_OF_TENSOR = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
 def _way_down(top: _Node) -> list[tuple[_Node, str]]:
     is_one = _count(top.reached) <= 1  # nothing to come together: down to the tensor
     way: list[tuple[_Node, str]] = []
@@ -804,6 +854,10 @@ def _label(above: Any, below: Any, owner: Any) -> str:
         return f".{key}" if is_attribute else f"[{_objects.shown_key(key)}]"
     if _objects.is_kind(below, types.CellType):  # in a closure
         return ""
+    if _objects.is_kind(above, (set, frozenset)):
+        return "[…]"
+    if _objects.is_tensor(above) and _objects.is_kind(below, dict):
+        return next((f".{name}" for name in _HOOKS_OF_TENSOR if _objects.attribute_of(above, name) is below), "")
     if _objects.is_kind(above, threading.local) and _objects.is_kind(below, dict):
         return "<thread>"
     if _objects.is_kind(above, _objects.GENERATORS):

@@ -827,7 +827,7 @@ F.linear(x, weights[-1])  # leaks
 autocast.__exit__(None, None, None)
 """)
 # atexit keeps its functions in an array of C's, which belongs to no object: nothing refers to them.
-leaks("functions that run at exit", "main", "unknown", "atexit.register()", """
+leaks("functions that run at exit", "main", "container atexit", "atexit.register()", """
 save = functools.partial(lambda tensor: None)
 ...
 atexit.register(save, block())  # leaks

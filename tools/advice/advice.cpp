@@ -74,7 +74,8 @@ std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
                         format_bytes(now.peak_reserved_bytes),
                         percent_less(choice.peak_reserved_bytes, now.peak_reserved_bytes));
   }
-  if (!choice.smallest_gpu.empty() && choice.smallest_gpu_bytes < now.smallest_gpu_bytes) {
+  if (!choice.smallest_gpu.empty() && !choice.is_smallest_unsure &&
+      choice.smallest_gpu_bytes < now.smallest_gpu_bytes) {
     text +=
         fmt::format(", and {} ({}) is enough instead of {} ({})", choice.smallest_gpu,
                     format_bytes(choice.smallest_gpu_bytes), now.smallest_gpu, format_bytes(now.smallest_gpu_bytes));
@@ -307,7 +308,7 @@ class Advising {
                            completes ? std::optional(one.figures->peak_held_bytes) : std::nullopt);
     const auto left = [&](std::size_t bytes) { return bytes - std::min(bytes, program_.other_bytes); };
     for (const Card& gpu : gpus) {
-      if (!on_trace.fits(left(gpu.usable_bytes()))) continue;
+      if (program_.ends_with_failure || !on_trace.fits(left(gpu.usable_bytes()))) continue;
       one.advice.gpus.push_back(gpu.key);
       if (!one.advice.smallest_gpu.empty()) continue;
       one.advice.smallest_gpu = gpu.key;
@@ -330,6 +331,7 @@ class Advising {
     advice.file = program_.file;
     advice.device = program_.device;
     advice.events = program_.trace->event_count;
+    advice.ends_with_failure = program_.ends_with_failure;
     advice.peak_requested_bytes = live_bytes_;
     advice.on = on_;
     advice.recorded_reserved_bytes = program_.recorded_reserved_bytes;
@@ -385,8 +387,8 @@ std::string overhead_text(std::size_t reserved, std::size_t requested) {
   return requested == 0 ? "-" : fmt::format("{:.1f} %", 100 * overhead_of(reserved, requested));
 }
 
-std::string smallest_text(const PolicyAdvice& one) {
-  if (one.smallest_gpu.empty()) return "none";
+std::string smallest_text(const PolicyAdvice& one, const Advice& advice) {
+  if (one.smallest_gpu.empty()) return advice.ends_with_failure ? "not known" : "none";
   return fmt::format("{}{}", one.smallest_gpu, one.is_smallest_unsure ? "?" : "");
 }
 
@@ -409,7 +411,8 @@ std::string gpu_cells(const PolicyAdvice& one, const Advice& advice, const Style
   if (!has_columns(advice)) return text;
   for (const std::string& gpu : advice.gpus) {
     const bool completes = std::ranges::find(one.gpus, gpu) != one.gpus.end();
-    const std::string cell = fmt::format("  {:>{}}", completes ? "yes" : "no", gpu.size());
+    const std::string_view answer = advice.ends_with_failure ? "?" : completes ? "yes" : "no";
+    const std::string cell = fmt::format("  {:>{}}", answer, gpu.size());
     text += completes ? style.good(cell) : style.bad(cell);
   }
   return text;
@@ -419,10 +422,10 @@ constexpr std::string_view kRow = "{:>10} {:>8} {:>6}  {:<15} {:>9} {:>5}";
 
 std::string row_of(const PolicyAdvice& one, const Advice& advice, const Style& style) {
   const bool is_choice = one.policy == advice.recommendation.policy;
-  const std::string figures =
-      fmt::format(fmt::runtime(kRow), format_bytes(one.peak_reserved_bytes),
-                  overhead_text(one.peak_reserved_bytes, advice.peak_requested_bytes), one.ooms, smallest_text(one),
-                  fmt::format("{:.1f}", one.driver_us / 1000), host_text(one, advice.native()));
+  const std::string figures = fmt::format(fmt::runtime(kRow), format_bytes(one.peak_reserved_bytes),
+                                          overhead_text(one.peak_reserved_bytes, advice.peak_requested_bytes), one.ooms,
+                                          smallest_text(one, advice), fmt::format("{:.1f}", one.driver_us / 1000),
+                                          host_text(one, advice.native()));
   const std::string line = one.line.empty() ? std::string(kNoSetting) : one.line;
   return figures + gpu_cells(one, advice, style) + "  " + (is_choice ? style.good(line) : line) + "\n";
 }
@@ -514,6 +517,9 @@ std::string to_text(const Advice& advice, const Style& style) {
           "\n";
   for (const PolicyAdvice& one : advice.policies) text += row_of(one, advice, style);
   text += "\n" + wrapped(kAdviceLegend, 0) + wrapped(exactness_text(advice), 0);
+  if (advice.ends_with_failure)
+    text +=
+        wrapped("The history ends where memory ran out: which GPU is enough for the whole program is not known.", 0);
   return text + style.bold(wrapped(advice.recommendation.sentence, 0));
 }
 
@@ -588,6 +594,7 @@ Advice advice_of(const Json& json) {
     advice.recorded_reserved_bytes = json.at("recorded_reserved_bytes").get<std::size_t>();
   advice.gpus = json.at("gpus").get<std::vector<std::string>>();
   advice.settings = json.at("settings");
+  advice.ends_with_failure = json.at("ends_with_failure");
   advice.replays = json.at("replays");
   for (const Json& one : json.at("policies")) advice.policies.push_back(policy_of_json(one));
   advice.policy = json.at("policy");
@@ -619,6 +626,7 @@ std::string to_json(const Advice& advice) {
   json["recorded_reserved_bytes"] = tools::or_null(advice.recorded_reserved_bytes);
   json["gpus"] = advice.gpus;
   json["settings"] = advice.settings;
+  json["ends_with_failure"] = advice.ends_with_failure;
   json["replays"] = advice.replays;
   json["policy"] = advice.policy;
   json["policies"] = Json::array();

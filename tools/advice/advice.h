@@ -34,6 +34,7 @@ struct AdvisedProgram {
   AllocatorPolicy policy{};     // that it ran with: PyTorch's default, or its expandable segments
   // What PyTorch reserved at its peak, where that is known.
   std::optional<std::size_t> recorded_reserved_bytes;
+  bool ends_with_failure = false;  // its last request: nobody knows what it would have needed further
   // Why there is no advice: the history tells nearly nothing of the program. Empty: it tells enough.
   std::string too_short{};
 };
@@ -81,6 +82,7 @@ struct Advice {
   std::size_t settings = 0;                            // that there are answers for
   std::size_t replays = 0;                             // that these took
   std::string policy = key_of(AllocatorPolicy());      // key_of AdvisedProgram's
+  bool ends_with_failure = false;                      // AdvisedProgram's: no GPU is known on which it completes
   std::vector<PolicyAdvice> policies;                  // the best first; PyTorch's default and the program's always
   Recommendation recommendation;
 

@@ -37,6 +37,13 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
   return static_cast<std::size_t>(std::max({*at_failure, most, std::int64_t{0}}));
 }
 
+bool ends_with_failure(const DeviceHistory& device) {
+  const auto last = std::ranges::find_if(device.events.rbegin(), device.events.rend(), [](const HistoryEvent& event) {
+    return event.action == Action::oom || event.action == Action::alloc;
+  });
+  return last != device.events.rend() && last->action == Action::oom;
+}
+
 // Where nearly all blocks are older than the history, a replay packs these anew, which no program did.
 std::string too_short_text(const DeviceHistory& device, std::span<const Allocation> allocations) {
   constexpr std::size_t kFewestPerOlder = 10;  // of blocks that are older, for each that the history made
@@ -67,6 +74,7 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
   program.device = device.device;
   program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
+  program.ends_with_failure = ends_with_failure(device);
   if (is_expandable(history.settings)) program.policy.heap = AllocatorPolicy::Heap::expandable_segments;
   if (!program.recorded_reserved_bytes && history.settings.empty()) {
     const std::vector<Allocation> allocations = allocations_of(device);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
+#include <optional>
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
+#include "tools/analysis/layout.h"
 #include "tools/base/quoted.h"
 
 namespace cachalot::tools {
@@ -26,6 +29,73 @@ std::uint64_t rounded(std::uint64_t bytes) {
   return round_to_block(std::clamp<std::uint64_t>(bytes, 1, kLargest));
 }
 
+// Follows segments and blocks, to know what PyTorch did not split off a block as it allocated it: what lay free behind it then, up to
+// the next block or the segment's end, if it is not more than should_split leaves.
+class Remainders {
+ public:
+  Remainders(const DeviceHistory& device, std::span<const Allocation> allocations)
+      : device_(device), ranges_(recorded_ranges(device)) {
+    for (std::uint32_t i = 0; i < ranges_.size(); ++i) {
+      if (ranges_[i].begin == Allocation::kBefore) open(ranges_[i]);
+      if (ranges_[i].end != Allocation::kNever) closing_.push_back(i);
+    }
+    std::ranges::sort(closing_, {}, [&](std::uint32_t i) { return ranges_[i].end; });
+    next_range_ = static_cast<std::size_t>(
+        std::ranges::find_if(ranges_, [](const MemoryRange& one) { return one.begin != Allocation::kBefore; }) -
+        ranges_.begin());
+    for (const Allocation& one : allocations) {
+      if (one.begin == Allocation::kBefore) blocks_[one.address] = one.address + rounded(one.bytes);
+    }
+  }
+
+  // Returns the bytes of the block; call it for the allocations of the history in their order.
+  std::uint64_t block_bytes(const Allocation& one) {
+    for (; event_ < one.begin; ++event_) follow(device_.events[event_]);
+    const Address end = one.address + rounded(one.bytes);
+    const Address free_until = end_of_free(one.address, end);
+    const bool is_kept = rounded(one.bytes) > kSmallSize && free_until - end <= kMinLargeRemainder;
+    blocks_[one.address] = is_kept ? free_until : end;
+    return blocks_[one.address] - one.address;
+  }
+
+ private:
+  void open(const MemoryRange& range) { segments_[range.address] = range.address + range.bytes; }
+
+  void follow(const HistoryEvent& event) {
+    for (; next_close_ < closing_.size() && ranges_[closing_[next_close_]].end == event_; ++next_close_)
+      segments_.erase(ranges_[closing_[next_close_]].address);
+    for (; next_range_ < ranges_.size() && ranges_[next_range_].begin == event_; ++next_range_)
+      open(ranges_[next_range_]);
+    if (event.action == Action::free_completed) blocks_.erase(event.address);
+  }
+
+  // Returns where the free memory ends that begins at `end`, in the segment of the block at `address`; `end`, where it is not known.
+  Address end_of_free(Address address, Address end) const {
+    const auto behind = segments_.upper_bound(address);
+    if (behind == segments_.begin() || std::prev(behind)->second < end) return end;
+    const auto next = blocks_.upper_bound(address);
+    return std::max(
+        end, next == blocks_.end() ? std::prev(behind)->second : std::min(next->first, std::prev(behind)->second));
+  }
+
+  const DeviceHistory& device_;
+  std::vector<MemoryRange> ranges_;     // by the event of their begin
+  std::vector<std::uint32_t> closing_;  // the ranges that end, by event
+  std::size_t next_range_ = 0;
+  std::size_t next_close_ = 0;
+  std::uint32_t event_ = 0;
+  std::map<Address, Address> segments_;  // their ends, by their begins
+  std::map<Address, Address> blocks_;
+};
+
+// Expandable segments split blocks of any size.
+bool keeps_remainders(const DeviceHistory& device) {
+  return std::ranges::any_of(device.events,
+                             [](const HistoryEvent& event) { return event.action == Action::segment_alloc; }) &&
+         std::ranges::none_of(device.events,
+                              [](const HistoryEvent& event) { return event.action == Action::segment_map; });
+}
+
 }  // namespace
 
 std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
@@ -33,11 +103,15 @@ std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span
   for (const HistoryBlock& block : device.blocks) {
     if (block.state == HistoryBlock::State::allocated) at_the_end.emplace(block.address, block.bytes);
   }
+  std::optional<Remainders> remainders;
+  if (keeps_remainders(device)) remainders.emplace(device, allocations);
   std::vector<std::uint64_t> bytes;
   bytes.reserve(allocations.size());
   for (const Allocation& one : allocations) {
+    const bool is_followed = remainders && one.begin != Allocation::kBefore;
+    bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes));
     const auto block = one.end == Allocation::kNever ? at_the_end.find(one.address) : at_the_end.end();
-    bytes.push_back(block == at_the_end.end() ? rounded(one.bytes) : block->second);
+    if (block != at_the_end.end()) bytes.back() = block->second;
   }
   return bytes;
 }
