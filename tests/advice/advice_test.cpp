@@ -175,6 +175,24 @@ TEST(Advice, ChargesTheContextAndOthersToTheGpu) {
   EXPECT_THAT(of(advise(program, device_of(kDeviceBytes), cards, options), "heap:pages").gpus, ElementsAre());
 }
 
+TEST(Advice, PromisesNoGpuThatMayBeTooSmall) {
+  AdvisedProgram program = frag_toy();
+  std::vector<Card> cards = {card("small", 3300, 50), card("large", 9000, 50)};
+  constexpr const char* kPromise = "is enough instead of";
+  const auto sentence = [&] {
+    return advise(program, device_of(kDeviceBytes), cards, options_without_times()).recommendation.sentence;
+  };
+  EXPECT_THAT(sentence(), HasSubstr(kPromise));
+  cards[0].more_bytes = cards[0].memory_bytes;  // the context may take all of it
+  EXPECT_THAT(sentence(), Not(HasSubstr(kPromise)));
+  cards[0].more_bytes = 0;
+  program.ends_with_failure = true;
+  EXPECT_THAT(sentence(), Not(HasSubstr(kPromise)));
+  const std::string text =
+      to_text(advise(program, device_of(kDeviceBytes), cards, options_without_times()), Style());
+  EXPECT_THAT(text, AllOf(HasSubstr("not known"), HasSubstr("The history ends where memory ran out")));
+}
+
 TEST(Sweep, EndsOnlyReplaysThatAreNotAmongTheBest) {
   const AdvisedProgram program = program_of(kTraces + "lsm.csv.gz");
   AdviceOptions options = options_without_times();

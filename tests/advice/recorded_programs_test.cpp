@@ -194,7 +194,9 @@ TEST(Snapshots, HaveAtLeastTheMemoryThatWasEverReserved) {
     {"action":"oom","device_free":1073741824,"size":41943040,"stream":0}]],
     "segments":[{"device":0,"address":268435456,"total_size":20971520,"stream":0,"segment_type":"large","blocks":[]}]})";
   const TemporaryFile file(kWithCacheGivenBack);
-  EXPECT_EQ(recorded_programs(InputFile(file.path(), "history")).at(0).usable_bytes, 52 * kMiB);
+  const RecordedProgram recorded = recorded_programs(InputFile(file.path(), "history")).at(0);
+  EXPECT_EQ(recorded.usable_bytes, 52 * kMiB);
+  EXPECT_TRUE(recorded.program.ends_with_failure);
 }
 
 TEST(Snapshots, OfAWholeProgramAreReplayedAsRecorded) {

@@ -447,6 +447,26 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
   EXPECT_FALSE(find_peak(train.device(), allocations, blocks, PeakKind::out_of_memory));
 }
 
+TEST(Timeline, LargeBlocksHaveTheRemaindersThatWereNotSplitOff) {
+  constexpr std::uint64_t kMiB = 1 << 20;
+  constexpr Address kSegment = 0x7000000000;
+  HistoryBuilder train;
+  train.segment(kSegment, {{.bytes = 60 * kMiB}});
+  train.add(Action::segment_alloc, kSegment, 60 * kMiB);
+  train.alloc(kSegment, 25 * kMiB);
+  train.alloc(kSegment + 25 * kMiB, 34 * kMiB);  // 1 MiB is left up to the segment's end
+  train.free(kSegment, 25 * kMiB);
+  train.alloc(kSegment, 24 * kMiB + 1);  // and here up to the next block
+  train.free(kSegment, 24 * kMiB + 1);
+  train.alloc(kSegment, 20 * kMiB);
+  const std::vector<Allocation> allocations = allocations_of(train.device());
+  EXPECT_EQ(block_bytes_of(train.device(), allocations),
+            (std::vector<std::uint64_t>{25 * kMiB, 35 * kMiB, 25 * kMiB, 20 * kMiB}));
+  train.add(Action::segment_map, kSegment + 60 * kMiB, 2 * kMiB);  // expandable segments split every block
+  EXPECT_EQ(block_bytes_of(train.device(), allocations),
+            (std::vector<std::uint64_t>{25 * kMiB, 34 * kMiB, 24 * kMiB + 512, 20 * kMiB}));
+}
+
 TEST(Stages, AreNestedAndEndInAnyOrder) {
   HistoryBuilder train;
   train.alloc(0x1000, 1);

@@ -516,7 +516,8 @@ std::string to_text(const Advice& advice, const Style& style) {
                      gpu_headings(advice) + "  to set") +
           "\n";
   for (const PolicyAdvice& one : advice.policies) text += row_of(one, advice, style);
-  text += "\n" + wrapped(kAdviceLegend, 0) + wrapped(exactness_text(advice), 0);
+  text += "\n" + wrapped(kAdviceLegend, 0);
+  if (const std::string exactness = exactness_text(advice); !exactness.empty()) text += wrapped(exactness, 0);
   if (advice.ends_with_failure)
     text +=
         wrapped("The history ends where memory ran out: which GPU is enough for the whole program is not known.", 0);

@@ -322,20 +322,20 @@ std::size_t peak_without_context(const json& device) {
          number(device, "peak_with_context_bytes");
 }
 
-// The GPUs of the table that hold what the program needs and its context there, the smallest first. A question mark is
-// behind those that do not if estimates are at their high ends.
-std::string gpus_for(const json& device) {
-  std::vector<simulator::GpuModel> models(simulator::gpu_models().begin(), simulator::gpu_models().end());
-  std::ranges::stable_sort(models, {}, &simulator::GpuModel::memory_bytes);
-  const simulator::ContextCharge context = context_of(device);
+// The GPUs of the table that hold what the program needs and its context there, and for which PyTorch has kernels, the smallest
+// first. A question mark is behind those that do not if estimates are at their high ends.
+std::string gpus_for(const ProcessReport& report, const json& device) {
+  std::vector<std::string> architectures;
+  if (!report.torch.is_null()) architectures = report.torch.value("architectures", architectures);
+  std::vector<Card> cards = known_cards(context_of(device), spread_of_others(device));
+  std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
   std::string keys;
   bool is_sure = true;
-  for (const simulator::GpuModel& model : models) {
-    const std::size_t needed = peak_without_context(device) + simulator::context_bytes(model, context);
-    if (model.memory_bytes < needed) continue;
-    const std::size_t more = spread_of_others(device).more_bytes + context_spread(model, context).more_bytes;
-    const bool fits_surely = model.memory_bytes >= needed + more;
-    keys += fmt::format("{}{}{}", keys.empty() ? "" : ", ", model.key, fits_surely ? "" : "?");
+  for (const Card& card : cards) {
+    const std::size_t needed = peak_without_context(device) + card.context_bytes;
+    if (card.memory_bytes < needed || !has_kernels(card, architectures)) continue;
+    const bool fits_surely = card.memory_bytes >= needed + card.more_bytes;
+    keys += fmt::format("{}{}{}", keys.empty() ? "" : ", ", card.key, fits_surely ? "" : "?");
     is_sure = is_sure && fits_surely;
   }
   if (keys.empty()) return "no GPU that is known here";
@@ -351,7 +351,7 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
 
 std::string fits_on_text(const ProcessReport& report, const json& device, bool verbose, const Style& style) {
   const CardTable* const table = cards_of(report, device);
-  std::string text = table != nullptr ? to_text(*table, verbose, style) : wrapped(gpus_for(device), 16);
+  std::string text = table != nullptr ? to_text(*table, verbose, style) : wrapped(gpus_for(report, device), 16);
   return figure("fits on", without_last_newline(std::move(text)));
 }
 
