@@ -70,16 +70,18 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._enable import Mode, enable, enabled_mode, is_enabled
+    from ._enable import Mode, enable
+    from ._enabled import enabled_mode, is_enabled
     from ._enable_libraries import (
         EnabledLibraries, enable_all, enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
     )
     from ._errors import EnableError
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
-    from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
+    from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, TrackReport, leaks, track, watch_leaks
     from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._memory_report import DeviceMemoryReport, MemoryRow, memory_report
-    from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
+    from ._oom_report import OutOfMemoryReport
+    from ._out_of_memory import on_out_of_memory
     from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._plug import include_path, library_path
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     from ._statistics import (
         Fragmentation, StatisticsLog, fragmentation, log_statistics, on_statistics, publish, stats, stop_publishing,
     )
+    from ._suspects import Suspect
 
 # fmt: off
 __all__ = [
@@ -112,7 +115,8 @@ __all__ = [
 
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
-    "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
+    "_enable": ("Mode", "enable"),
+    "_enabled": ("enabled_mode", "is_enabled"),
     "_enable_libraries": (
         *("EnabledLibraries", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
         "onnxruntime_options",
@@ -120,12 +124,13 @@ _MODULES = {
     "_errors": ("EnableError",),
     "_guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
     "_leaks": (
-        *("AllocationSite", "Leak", "LeakDetector", "LeakReport", "Suspect", "TrackReport"),
+        *("AllocationSite", "Leak", "LeakDetector", "LeakReport", "TrackReport"),
         *("leaks", "track", "watch_leaks"),
     ),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
-    "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
+    "_oom_report": ("OutOfMemoryReport",),
+    "_out_of_memory": ("on_out_of_memory",),
     "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_plug": ("include_path", "library_path"),
@@ -136,6 +141,7 @@ _MODULES = {
     "_saved_tensors": ("SavedOnHost",),
     "_simulation": ("Estimate", "EstimateError", "Fit", "FitError", "estimate", "estimate_memory", "fit"),
     "_stage": ("stage", "stage_chunks"),
+    "_suspects": ("Suspect",),
     "_statistics": (
         *("Fragmentation", "StatisticsLog", "fragmentation", "log_statistics", "on_statistics", "publish", "stats"),
         "stop_publishing",

@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _hide_from_stacks(file: str) -> None:
     """Call stacks that the allocator takes end where the program begins."""
-    from ._enable import require_enabled
+    from ._enabled import require_enabled
 
     require_enabled().plug.call("hide_launcher", file.encode())
 

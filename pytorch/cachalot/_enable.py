@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import threading
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Literal, Union
+from typing import Literal
 
 from . import _adapter, _captures, _config, _exit_report, _fallback, _leaks, _options, _out_of_memory, _pinned, _rank_files
+from ._enabled import Enabled, enabled, set_enabled
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug, process_plug
-
-if TYPE_CHECKING:
-    import torch
-
-    Device = Union[torch.device, str, int, None]
 
 Mode = Literal["auto", "full", "plug", "auto-plug"]
 _MODES = ("auto", "full", "plug", "auto-plug")
 
 
-@dataclasses.dataclass(frozen=True)
-class Enabled:
-    mode: Literal["full", "plug"]
-    config: str | None
-    plug: Plug
-
-
 _lock = threading.Lock()
-_enabled: Enabled | None = None
 
 
 def enable(
@@ -72,17 +59,17 @@ def enable(
             names key, value and rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
-    global _enabled
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
     _pinned.require_good(pinned, pinned_limit, mode)
     with _lock:
-        if _enabled is not None:
-            _require_no_change(_enabled, config, mode)
+        before = enabled()
+        if before is not None:
+            _require_no_change(before, config, mode)
             if pinned:
-                _pinned.install(_load_adapter("full"), _enabled.plug, pinned_limit)
+                _pinned.install(_load_adapter("full"), before.plug, pinned_limit)
             if on_oom is not None:
-                _out_of_memory.install(_enabled.plug, _out_of_memory.parse_settings(on_oom))
+                _out_of_memory.install(before.plug, _out_of_memory.parse_settings(on_oom))
             return
         _require_torch_can()
         late = _is_late(late, mode)
@@ -96,12 +83,13 @@ def enable(
         with _all_or_nothing(plug):
             _config.clean_environment()
             _options.give(plug, config)
-            _enabled = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
+            now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
+            set_enabled(now)
         if pinned:
             _pinned.install(adapter, plug, pinned_limit)
-        if adapter is not None and _enabled.mode == "full":
+        if adapter is not None and now.mode == "full":
             _captures.give_back_after_failures(adapter)
-    logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
+    logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", now.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")
     if rank_files is not None:
@@ -110,30 +98,6 @@ def enable(
         _leaks.watch_once_in_use()
     if on_failure is not None:
         _out_of_memory.install(plug, on_failure)
-
-
-def is_enabled() -> bool:
-    """Returns True if cachalot is PyTorch's allocator."""
-    return _enabled is not None
-
-
-def enabled_mode() -> Literal["full", "plug"] | None:
-    """Returns the mode, "full" or "plug"; None if cachalot is not enabled."""
-    return _enabled.mode if _enabled else None
-
-
-def require_enabled() -> Enabled:
-    """Returns how cachalot is enabled; EnableError when it is not."""
-    if _enabled is None:
-        raise EnableError("cachalot is not enabled: call cachalot.enable() first")
-    return _enabled
-
-
-def index_of(device: Device) -> int:
-    """Returns the number of the device, or of the current device for None. Raises ValueError for other devices than CUDA's."""
-    from torch.cuda._utils import _get_device_index
-
-    return _get_device_index(device, optional=True)
 
 
 def _require_no_change(enabled: Enabled, config: str | None, mode: Mode) -> None:

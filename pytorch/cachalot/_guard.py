@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from ._enable import require_enabled
+from ._enabled import require_enabled
 
 MemoryFinding = Literal[
     "front_canary",  # a write before a block

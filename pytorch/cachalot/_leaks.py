@@ -10,26 +10,24 @@ import ctypes
 import dataclasses
 import functools
 import gc
-import linecache
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ._errors import EnableError
+from ._frames import Frame, site_frame, where
 from ._plug import Functions, Plug
+from ._suspects import Suspect
+from ._suspects import find as find_suspects
 from ._text import bytes_text
 
 LISTED = 10  # sites that a report lists, unless asked for more
 _FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/leaks/trend.h
 
 # What autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
-_OPERATION = re.compile(r"\btorch::autograd::(?:generated::)?(\w+)::apply\(")
-_ENGINE = "torch::autograd::Engine::"
 
 _FUNCTIONS: Functions = {
     "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
@@ -39,25 +37,6 @@ _FUNCTIONS: Functions = {
     "track_stop": (ctypes.c_int, ctypes.c_long),
     "track_end": (ctypes.c_int, ctypes.c_long),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Frame:
-    """A call of a stack."""
-
-    function: str
-    file: str  # of the source; for native code without debug information the library that it is in
-    line: int  # 0: unknown
-    is_script: bool  # Python's
-
-    @property
-    def source(self) -> str:
-        """The line of text, if the file is there; else ""."""
-        return linecache.getline(self.file, self.line).strip() if self.line else ""
-
-    def __str__(self) -> str:
-        where = f"{shown(self.file)}:{self.line}" if self.line else shown(self.file)
-        return f"{where} in {self.function}" if self.function else where
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,19 +58,6 @@ class AllocationSite:
 
     def __str__(self) -> str:
         return f"{_held(self.live_bytes, self.live_blocks)} from {where(self.frame)}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Suspect:
-    """An object that keeps blocks of a site alive, found by following references."""
-
-    kind: str  # container, variable, graph, cache, exception, hook, closure, generator, gradient, context, cycle or unknown
-    name: str  # "history", say: how the program reaches it; "" where no name leads there
-    blocks: int  # of the site's that it was seen to keep
-    text: str  # the finding and what to do, in a sentence or two
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,10 +231,8 @@ class LeakDetector:
         json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
         leaks = [Leak(**_site_fields(leak)) for leak in json.pop("leaks")]
         if suspects and leaks:
-            from . import _suspects
-
             at_exit = atexit._ncallbacks() - self._at_exit
-            found = _suspects.find([set(leak.some_addresses) for leak in leaks], at_exit)
+            found = find_suspects([set(leak.some_addresses) for leak in leaks], at_exit)
             leaks = [dataclasses.replace(leak, suspects=self._best(leak, found[i])) for i, leak in enumerate(leaks)]
         sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
         enough = json["iterations"] >= self._warm_up + _FEWEST_SAMPLES
@@ -522,7 +486,7 @@ def _plug() -> Plug:
     """The library that serves PyTorch, with CUDA in use: the allocator is there from then on."""
     import torch
 
-    from ._enable import require_enabled
+    from ._enabled import require_enabled
 
     plug = require_enabled().plug
     torch.cuda.init()
@@ -548,36 +512,6 @@ def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
     return json | {"stack": stack, "some_addresses": tuple(json["some_addresses"])}
 
 
-@functools.cache
-def _library_folders() -> tuple[str, ...]:
-    """Of what stands between a program's line and its memory: PyTorch, this package, and the simulator where it computes."""
-    import torch
-
-    simulator = sys.modules.get("cachalot_simulator")
-    folders = [Path(file).parent for file in (__file__, torch.__file__, simulator and simulator.__file__) if file]
-    return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, folder.resolve())})
-
-
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-
-
-def is_of_library(file: str) -> bool:
-    """Whether a file of Python's is no line of the program: of PyTorch, of cachalot, or of the standard library."""
-    if file.startswith(("<frozen", *_library_folders())):
-        return True
-    return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file  # site-packages may lie in it
-
-
-def site_frame(stack: tuple[Frame, ...]) -> Frame | None:
-    script = [frame for frame in stack if frame.is_script]
-    if script:
-        return next((frame for frame in script if not is_of_library(frame.file)), None)
-    # A backward pass on autograd's thread: the operation says more than what it calls.
-    operations = [frame for frame in stack if _OPERATION.search(frame.function)]
-    engine = [frame for frame in stack if _ENGINE in frame.function]
-    return next(iter([*operations, *engine, *stack]), None)
-
-
 def _listed(report: LeakReport | TrackReport) -> list[str]:
     """Lines on the sites of a report."""
     lines: list[str] = []
@@ -588,25 +522,6 @@ def _listed(report: LeakReport | TrackReport) -> list[str]:
     if report.site_count > len(report.sites):
         lines.append(f"  and {report.site_count - len(report.sites)} more sites")
     return lines
-
-
-def where(frame: Frame | None) -> str:
-    if frame is None:
-        return "a place outside of the program's code"
-    if frame.is_script:
-        return str(frame)
-    if _ENGINE in frame.function:  # it adds gradients up
-        return "a backward pass"
-    operation = _OPERATION.search(frame.function)
-    return f"{operation[1]} in a backward pass" if operation else f"{frame} (native code, outside of Python)"
-
-
-def shown(file: str) -> str:
-    """The file as a reader knows it: from the current folder on, if it is in there."""
-    try:
-        return file.removeprefix(os.getcwd() + os.sep)
-    except OSError:  # the folder was removed
-        return file
 
 
 def _every(allocations: int) -> str:

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._enable import index_of, require_enabled
+from ._enabled import index_of, require_enabled
 
 if TYPE_CHECKING:
-    from ._enable import Device
+    from ._enabled import Device
     from ._plug import Functions, Plug
 
 

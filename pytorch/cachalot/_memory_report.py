@@ -18,7 +18,7 @@ from ._plug import process_plug
 from ._text import bytes_text
 
 if TYPE_CHECKING:
-    from ._enable import Device
+    from ._enabled import Device
 
 
 # The memory of one device in rows that add up: what cachalot.memory_report() returns, and its table.
@@ -366,7 +366,7 @@ def _torch_bytes(index: int) -> int | None:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
         return None
-    from ._enable import is_enabled
+    from ._enabled import is_enabled
 
     if is_enabled() or torch.cuda.memory.get_allocator_backend() != "native":
         return None

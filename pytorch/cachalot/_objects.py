@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ._leaks import is_of_library
+from ._frames import is_of_library
 
 _MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
 CONTAINERS = (list, tuple, dict, set, frozenset)

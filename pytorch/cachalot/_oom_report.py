@@ -15,12 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._leaks import is_of_library, shown
+from ._frames import is_of_library, shown
 from ._log import logger
 from ._oom_cause import verdict_of, what_would_serve
 from ._oom_facts import Facts, Failure, Outside, PoolId, State, Verdict, outside_of, pool_name, state_of, stream_name
 from ._oom_owners import KINDS, UNKNOWN, Owner, Owners, owners_of
-from ._out_of_memory import OutOfMemoryReport
 from ._text import bytes_text
 from ._whole_file import write_whole
 
@@ -222,6 +221,22 @@ _Line = tuple[str, int, int]  # a line of the program, bytes, blocks
 _NO_FILES: tuple[Path, ...] = ()
 
 OWNER_SECONDS = 5.0  # for the search for modules
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfMemoryReport:
+    """Why a request failed for want of memory, and what holds the memory. Its str() has at most 40 lines."""
+
+    device: int
+    requested_bytes: int
+    cause: str  # "fragmentation", "stream", "graph pool", "private pool", "waiting", "asleep", "limit", "another process", …
+    recommendation: str
+    files: tuple[Path, ...]  # that were written: the text and the snapshot
+    full_text: str = dataclasses.field(repr=False)  # every line of the report
+    _text: str = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return self._text
 
 
 def made(plug: Plug, native: Any, number: int, folder: Path | None) -> OutOfMemoryReport:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ._log import logger
 
 if TYPE_CHECKING:
+    from ._oom_report import OutOfMemoryReport
     from ._plug import Plug
 
 # The text of CACHALOT_ON_OOM: what happens before an out-of-memory exception reaches the program.
@@ -92,22 +93,6 @@ def _is_file(path: Path) -> bool:
 
 
 _WAIT_SECONDS = 30.0  # for the report of another thread
-
-
-@dataclasses.dataclass(frozen=True)
-class OutOfMemoryReport:
-    """Why a request failed for want of memory, and what holds the memory. Its str() has at most 40 lines."""
-
-    device: int
-    requested_bytes: int
-    cause: str  # "fragmentation", "stream", "graph pool", "private pool", "waiting", "asleep", "limit", "another process", …
-    recommendation: str
-    files: tuple[Path, ...]  # that were written: the text and the snapshot
-    full_text: str = dataclasses.field(repr=False)  # every line of the report
-    _text: str = dataclasses.field(repr=False)
-
-    def __str__(self) -> str:
-        return self._text
 
 
 class _Failure(ctypes.Structure):
@@ -206,7 +191,7 @@ def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryR
         EnableError: cachalot is not enabled.
         ValueError: `actions` is invalid; the message names word and rule. Nothing was changed.
     """
-    from ._enable import require_enabled
+    from ._enabled import require_enabled
 
     plug = require_enabled().plug
     install(plug, None if actions is None else parse_settings(actions), call)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ._enable import index_of, require_enabled
+from ._enabled import index_of, require_enabled
 from ._plug import Functions, Plug
 
 # As pool_hooks.h has them.

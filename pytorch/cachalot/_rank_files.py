@@ -20,9 +20,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-from . import _ranks
 from ._log import logger
-from ._rank_report import DistributedReport, RankReport, report_of
+from ._rank_report import DistributedReport, RankReport, own_report, report_of
 from ._whole_file import write_whole
 
 
@@ -189,7 +188,7 @@ class _Writer:
                 logger().debug("cachalot: no report in %s: %s", self._asked.folder, error)
 
     def _write(self, ended: str, sites: bool) -> None:
-        report = dataclasses.replace(_ranks.own_report(_rank(), _MOST_SITES, sites=sites), ended=ended)
+        report = dataclasses.replace(own_report(_rank(), _MOST_SITES, sites=sites), ended=ended)
         if self._written is not None and _is_same(report, self._written):
             return
         if report.rank is None and report.device is None and not ended:

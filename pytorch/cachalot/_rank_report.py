@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import socket
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._sites import HOW_TO_RECORD, MemorySite
+from ._enabled import is_enabled
+from ._sites import HOW_TO_RECORD, MemorySite, live_sites
 from ._text import bytes_text
 
 _MOST_ROWS = 32  # ranks in the table; the others are counted
@@ -230,3 +234,37 @@ def _is_of_the_kind(name: str, value: object) -> bool:
     if name == "time":
         return type(value) in (int, float)
     return type(value) is (str if name in _TEXTS else int)
+
+
+def own_report(rank: int | None, most: int, *, sites: bool = True) -> RankReport:
+    """Returns the report of this process. Call stacks are read with `sites` alone."""
+    import torch
+
+    common: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "process": os.getpid(), "time": time.time()}
+    if not torch.cuda.is_initialized():
+        absent = "there is no GPU" if not torch.cuda.is_available() else "CUDA has not been used"
+        return RankReport(**common, note=absent)
+    figures = [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
+    device = max(range(len(figures)), key=lambda one: (_peak_reserved(figures[one]), one == torch.cuda.current_device()))
+    cuda: Any = torch.cuda
+    properties = cuda.get_device_properties(device)
+    here = figures[device]
+    others = sum(one.get("reserved_bytes.all.current", 0) for one in figures) - here.get("reserved_bytes.all.current", 0)
+    notes = [] if is_enabled() else ["cachalot is not enabled there; the figures are those of PyTorch's allocator"]
+    notes += [f"it also holds {bytes_text(others)} on other devices"] if others else []
+    return RankReport(
+        **common,
+        device=device,
+        device_name=properties.name,
+        allocator="cachalot" if is_enabled() else "PyTorch",
+        total=properties.total_memory,
+        **{f"{prefix}{kind}": here.get(f"{kind}_bytes.all.{when}", 0)
+           for prefix, when in (("", "current"), ("peak_", "peak")) for kind in ("allocated", "reserved", "requested")},
+        out_of_memory=here.get("num_ooms", 0),
+        sites=live_sites(device, most) if sites else None,
+        note="; ".join(notes),
+    )
+
+
+def _peak_reserved(figures: dict[str, int]) -> int:
+    return figures.get("reserved_bytes.all.peak", 0)

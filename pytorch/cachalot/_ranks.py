@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _rank_files
-from ._rank_report import DistributedReport, RankReport, names_of, report_of
-from ._sites import live_sites
-from ._text import bytes_text
+from ._rank_report import DistributedReport, RankReport, names_of, own_report, report_of
 
 if TYPE_CHECKING:
     import torch.distributed
@@ -154,39 +151,3 @@ def _without_sites_but_of_the_worst(ranks: list[RankReport]) -> list[RankReport]
 
     worst = max(ranks, key=lambda rank: rank.peak_reserved)
     return [rank if rank is worst else dataclasses.replace(rank, sites=None) for rank in ranks]
-
-
-def own_report(rank: int | None, most: int, *, sites: bool = True) -> RankReport:
-    """Returns the report of this process. Call stacks are read with `sites` alone."""
-    import torch
-
-    from ._enable import is_enabled
-
-    common: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "process": os.getpid(), "time": time.time()}
-    if not torch.cuda.is_initialized():
-        absent = "there is no GPU" if not torch.cuda.is_available() else "CUDA has not been used"
-        return RankReport(**common, note=absent)
-    figures = [torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())]
-    device = max(range(len(figures)), key=lambda one: (_peak_reserved(figures[one]), one == torch.cuda.current_device()))
-    cuda: Any = torch.cuda
-    properties = cuda.get_device_properties(device)
-    here = figures[device]
-    others = sum(one.get("reserved_bytes.all.current", 0) for one in figures) - here.get("reserved_bytes.all.current", 0)
-    notes = [] if is_enabled() else ["cachalot is not enabled there; the figures are those of PyTorch's allocator"]
-    notes += [f"it also holds {bytes_text(others)} on other devices"] if others else []
-    return RankReport(
-        **common,
-        device=device,
-        device_name=properties.name,
-        allocator="cachalot" if is_enabled() else "PyTorch",
-        total=properties.total_memory,
-        **{f"{prefix}{kind}": here.get(f"{kind}_bytes.all.{when}", 0)
-           for prefix, when in (("", "current"), ("peak_", "peak")) for kind in ("allocated", "reserved", "requested")},
-        out_of_memory=here.get("num_ooms", 0),
-        sites=live_sites(device, most) if sites else None,
-        note="; ".join(notes),
-    )
-
-
-def _peak_reserved(figures: dict[str, int]) -> int:
-    return figures.get("reserved_bytes.all.peak", 0)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
-from ._enable import require_enabled
+from ._enabled import require_enabled
 
 if TYPE_CHECKING:
     import torch

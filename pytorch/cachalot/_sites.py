@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _leaks
-from ._leaks import Frame
+from ._frames import Frame, site_frame, where
 from ._text import bytes_text
 
 HOW_TO_RECORD = (
@@ -55,7 +55,7 @@ def largest(blocks: Iterable[tuple[int, Iterable[Mapping[str, Any]]]], most: int
     """Returns the lines that hold most of the blocks' bytes. A block is its size and its frames, as in PyTorch's snapshots."""
     held: dict[str, tuple[int, int, Frame | None]] = {}
     for size, frames in blocks:
-        frame = _leaks.site_frame(tuple(map(_frame, frames)))
+        frame = site_frame(tuple(map(_frame, frames)))
         key = "" if frame is None else f"{frame.file}:{frame.line}:{frame.function}"
         total, count, _ = held.get(key, (0, 0, None))
         held[key] = (total + size, count + 1, frame)
@@ -63,7 +63,7 @@ def largest(blocks: Iterable[tuple[int, Iterable[Mapping[str, Any]]]], most: int
 
 
 def _site(size: int, blocks: int, frame: Frame | None) -> MemorySite:
-    return MemorySite(size, blocks, _leaks.where(frame), frame.source if frame else "")
+    return MemorySite(size, blocks, where(frame), frame.source if frame else "")
 
 
 def _frame(frame: Mapping[str, Any]) -> Frame:

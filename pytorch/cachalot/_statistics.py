@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._enable import index_of, require_enabled
+from ._enabled import index_of, require_enabled
 from ._plug import process_plug
 
 if TYPE_CHECKING:
-    from ._enable import Device
+    from ._enabled import Device
     from ._plug import Functions, Plug
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import dataclasses
 import functools
 import gc
 import inspect
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _objects
-from ._leaks import Suspect, is_of_library, shown
+from ._frames import is_of_library, shown
 
 _DEEPEST = 24  # references from a tensor up to a name
 _ABOVE_NAMES = 3  # references from what has a name up to what lives longer
@@ -47,6 +48,19 @@ _ASYNCIO = ("asyncio.events", "asyncio.tasks", "_asyncio")
 # Their methods, for objects whose class may have others.
 _LIST: type[list[Any]] = list
 _TUPLE: type[tuple[Any, ...]] = tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """An object that keeps blocks of a site alive, found by following references."""
+
+    kind: str  # container, variable, graph, cache, exception, hook, closure, generator, gradient, context, cycle or unknown
+    name: str  # "history", say: how the program reaches it; "" where no name leads there
+    blocks: int  # of the site's that it was seen to keep
+    text: str  # the finding and what to do, in a sentence or two
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def find(leaks: list[set[int]], at_exit: int = 0) -> list[list[Suspect]]:
@@ -426,10 +440,10 @@ def _of_longest_life(names: list[_Name]) -> list[_Name]:
 
 def _worth_naming(ends: list[_Name], known: set[int]) -> list[_Name]:
     """Ends without a name that lead to tensors to which no name leads: such with several tensors, generators, and many of a type."""
-    counts = collections.Counter(type(end.top.object) for end in ends)
+    kinds: list[type[Any]] = [type(end.top.object) for end in ends]
 
     def is_worth(end: _Name) -> bool:
-        is_one_of_many = counts[type(end.top.object)] >= _MANY_ALIKE
+        is_one_of_many = sum(kind is type(end.top.object) for kind in kinds) >= _MANY_ALIKE
         return len(end.reached) > 1 or is_one_of_many or any(map(_objects.is_waiting_generator, end.passed))
 
     return [end for end in ends if is_worth(end) and not end.reached <= known]
@@ -805,7 +819,6 @@ def _hooked(name: _Name) -> str:
     objects, path = name.passed, name.shown_path
     if len(objects) < 2 or not _objects.is_kind(objects[-1], dict):  # the hooks of all modules are a global
         return path if path.endswith("_hooks") and _objects.is_kind(objects[-1], dict) else ""
-    above = objects[-2]
     owner, _, attribute = path.rpartition(".")
     return owner if attribute.endswith("_hooks") else ""
 
