@@ -46,6 +46,8 @@ expect_caught("blocks/up.cpp .layer 3. includes allocator/include/cachalot/cachi
 expect_caught("include/cachalot/device.h .layer 1. includes allocator/include/cachalot/caching_allocator.h"
   allocator/include/cachalot/device.h "#include \"cachalot/caching_allocator.h\"\n")
 expect_caught("blocks/up.cpp .layer 3. includes tools/replay/replay.h" allocator/blocks/up.cpp "#include \"../../tools/replay/replay.h\"\n")
+expect_caught("tools/replay/private.h includes allocator/blocks/block.h: of the core, wings use"
+  tools/replay/private.h "#include \"blocks/block.h\"\n")
 expect_caught("is no file of this repository" allocator/blocks/lost.cpp "#include \"blocks/lost.h\"\n")
 expect_caught("has no layer" allocator/somewhere/new.h "#pragma once\n")
 expect_caught("<cuda_runtime_api.h> is reserved" allocator/blocks/gpu.cpp "#include <cuda_runtime_api.h>\n")

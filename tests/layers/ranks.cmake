@@ -72,6 +72,16 @@ set(core "^(allocator|pool|kernels)/")
 set(wings "^(adapters|diagnostics|pytorch|simulator|tools)/")
 set(core_of_wings allocator/c_api.cpp)
 
+# What wings may use of the core beside its public headers. Bytes, checks, texts and locks; PyTorch's rules and the grammar of options;
+# CUDA's numbers and addresses; the factory that the C library declares; and two of a heap's parts that a replay and the
+# publisher run themselves.
+set(support
+  allocator/base/bytes.h  allocator/base/check.h    allocator/base/format.h   allocator/base/json_writer.h
+  allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
+  allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
+  allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/simulated_devices.h
+  allocator/growth/background_thread.h  allocator/growth/handle_exchange.h)
+
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
