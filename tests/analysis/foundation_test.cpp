@@ -448,7 +448,6 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
 }
 
 TEST(Timeline, LargeBlocksHaveTheRemaindersThatWereNotSplitOff) {
-  constexpr std::uint64_t kMiB = 1 << 20;
   constexpr Address kSegment = 0x7000000000;
   HistoryBuilder train;
   train.segment(kSegment, {{.bytes = 60 * kMiB}});
