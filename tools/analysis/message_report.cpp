@@ -26,8 +26,8 @@ using MaybeVerdict = std::optional<MessageVerdict>;
 // No GPU has more: AMD's MI355X and NVIDIA's B300.
 constexpr std::uint64_t kLargestGpu = 288 * kGiB;
 
-// The memory of NVIDIA's H200: only few have more.
-constexpr std::uint64_t kLargestOfMost = 141 * kGiB;
+// The memory of the largest workstation GPUs.
+constexpr std::uint64_t kLargestOfMost = 96 * kGiB;
 
 // So many times as much is much more.
 constexpr std::uint64_t kTimes = 4;
@@ -260,10 +260,15 @@ MaybeVerdict cached(const OomMessage& message) {
            ? fmt::format(", and {} on the device", shown(message.free_bytes))
            : "") +
       (exceeds_limit(message) ? fmt::format("; a limit of {} forbids more", shown(message.allowed_bytes)) : "");
-  if (in_pools > unallocated)
-    return verdict(message, Cause::private_pool,
-                   fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool, CUDA graphs){}",
-                               shown(in_pools), beside));
+  if (in_pools > unallocated) {
+    const bool also = unallocated >= *message.requested_bytes;
+    return verdict(
+        message, Cause::private_pool,
+        fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool, CUDA graphs){}{}, beside {} of "
+                    "live memory",
+                    shown(in_pools), also ? fmt::format(", and {} between live blocks", shown(unallocated)) : "",
+                    beside, shown(live_bytes(message))));
+  }
   const std::string pieces = message.largest_free_bytes
                                  ? fmt::format(" in pieces of at most {}", shown(message.largest_free_bytes))
                                  : std::string();
@@ -447,13 +452,13 @@ std::string outside_text(const OomMessage& message) {
   }
   if (!message.other_processes.empty()) {
     const bool has_own = own_bytes(message).has_value();
-    text += labelled_line(
-        has_own ? "other processes" : "processes",
-        fmt::format("{} ({})", format_bytes(other_bytes(message)), processes_text(message.other_processes)));
+    const std::string bytes = other_bytes(message) > 0 ? format_bytes(other_bytes(message)) : "not known";
+    text += labelled_line(has_own ? "other processes" : "processes",
+                          fmt::format("{} ({})", bytes, processes_text(message.other_processes)));
   }
   if (message.beside_bytes) text += labelled_line("other allocations", format_bytes(*message.beside_bytes));
   if (const auto unnamed = unnamed_bytes(message)) {
-    const bool has_processes = message.process_bytes || !message.other_processes.empty();
+    const bool has_processes = message.process_bytes || other_bytes(message) > 0;
     const bool is_exact = has_processes || message.reserved_bytes;  // else PyTorch's cache is in it
     text +=
         labelled_line("held outside", fmt::format("{}{}: neither free nor {} {}", is_exact ? "" : "at most ",

@@ -267,6 +267,17 @@ std::string_view around(std::string_view text, std::size_t at, std::size_t back,
   return text.substr(begin, at - begin + ahead);
 }
 
+std::optional<std::uint64_t> number_after(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  return at == kNpos ? std::nullopt : integer_at(text.substr(at + words.size()));
+}
+
+std::optional<std::uint64_t> size_after(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  const auto size = at == kNpos ? std::nullopt : size_at(text.substr(at + words.size()));
+  return size ? std::optional(size->bytes) : std::nullopt;
+}
+
 // The allocator of TensorFlow and XLA prints these before it fails: "Limit: 68719476736 InUse: 4294967296".
 void read_bfc_statistics(OomMessage& message, std::string_view text) {
   constexpr std::string_view kLimit = "Limit:";
@@ -278,8 +289,12 @@ void read_bfc_statistics(OomMessage& message, std::string_view text) {
   const std::string_view rest = stats.substr(std::min(stats.find_first_not_of("0123456789"), stats.size()));
   const auto used = rest.starts_with(kInUse) ? integer_at(rest.substr(kInUse.size())) : std::nullopt;
   if (!limit || !used) return;
-  message.allowed_bytes = limit;
+  if (limit > 0) message.allowed_bytes = limit;  // cudaMallocAsync has none
   message.allocated_bytes = used;
+  const auto left = size_after(text, "availablebytes:");
+  if (!message.requested_bytes || !left || left < message.requested_bytes) return;
+  message.words = fmt::format("the limit of its allocator left {}, which the device did not give", format_bytes(*left));
+  message.allowed_bytes.reset();
 }
 
 void read_two(OomMessage& message, std::string_view text, std::string_view words, std::string_view between,
@@ -300,17 +315,6 @@ std::string_view program_of_xla(std::string_view text) {
   return has("tensorflow.") || has("[[{{node") ? "TensorFlow" : "JAX/XLA";
 }
 
-std::optional<std::uint64_t> number_after(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  return at == kNpos ? std::nullopt : integer_at(text.substr(at + words.size()));
-}
-
-std::optional<std::uint64_t> size_after(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  const auto size = at == kNpos ? std::nullopt : size_at(text.substr(at + words.size()));
-  return size ? std::optional(size->bytes) : std::nullopt;
-}
-
 // What a table of words and figures cannot say, by program. `text` begins with the words of the form.
 
 void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view text) {
@@ -325,6 +329,7 @@ void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view
 }
 
 void read_xla(OomMessage& message, const Extent& extent, std::string_view text) {
+  read_two(message, text, "Freememory/Totalmemory:", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
   const bool is_of_space = text.starts_with("Attemptingtoreserve");
   if (is_of_space && message.free_bytes && message.free_bytes < message.requested_bytes) message.words = kNoMemory;
   if (message.says == Says::too_large)
@@ -498,9 +503,9 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   message.words = form.meaning;
   read_fields(message, extent, form.fields);
   set_device(message, device_of(form, text, at));
-  if (message.framework == "TensorFlow" || message.framework == "JAX")
-    read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
+  const bool has_statistics = message.framework == "TensorFlow" || message.framework == "JAX";
   read_more(message, extent);
+  if (has_statistics) read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
   if (form.says == Says::outside && is_of_pinned_memory(text, at)) {
     message.says = Says::pinned;
     message.words = std::string(kPinned) + "; PyTorch rounds each pinned request up to a power of two";
