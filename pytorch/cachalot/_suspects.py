@@ -526,7 +526,8 @@ def _merged(names: list[_Name]) -> list[_Name]:
 
 def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
     kinds = {type(node.object).__name__ for node in circle if not _objects.is_kind(node.object, _objects.CONTAINERS)}
-    name = _Name("cycle", " and ".join(sorted(kinds)), "", circle[0])
+    goes_through_graph = any(_objects.is_tensor(node.object) and _objects.has_graph(node.object) for node in circle)
+    name = _Name("cycle", " and ".join(sorted(kinds)), "C++" if goes_through_graph else "", circle[0])
     name.reached = reached
     return name
 
@@ -593,11 +594,13 @@ def _kind(finding: _Finding) -> str:
 
 def _words_of_cycle(finding: _Finding) -> tuple[str, str]:
     objects = f" through {finding.name.name}" if finding.name.name else ""
-    text = (
-        f"no name leads to the tensors of {len(finding.kept)} blocks: a reference cycle{objects} keeps them until the garbage "
-        "collector runs. Break the cycle, with weakref say"
-    )
-    return "", text
+    text = f"no name leads to the tensors of {len(finding.kept)} blocks: a reference cycle{objects} keeps them"
+    if finding.name.place == "C++":
+        return "", (
+            f"{text}, of which the garbage collector does not see the part in C++: a hook that refers to its own tensor, say. Let "
+            "the hook work with its argument, or detach() what it refers to"
+        )
+    return "", f"{text} until the garbage collector runs. Break the cycle, with weakref say"
 
 
 def _words_of_gradients(finding: _Finding) -> tuple[str, str]:
@@ -613,7 +616,7 @@ def _words_of_context(finding: _Finding) -> tuple[str, str]:
     name = finding.name
     attribute = name.shown_path.removeprefix(name.name) or ".…"
     is_own = any(_objects.attribute_of(node.object, "grad_fn") is name.top.object for node in _nodes_below(name.top.below))
-    kept = "its own output, a cycle that lives until the garbage collector runs" if is_own else "tensors"
+    kept = "its own output, a cycle through C++ that the garbage collector may not see" if is_own else "tensors"
     text = (
         f"`ctx{attribute}` of the autograd function {name.name} keeps {kept}: {len(finding.kept)} of these blocks. "
         "Use ctx.save_for_backward()"

@@ -478,6 +478,39 @@ self.documents = []
 hidden = block().view(64, 256) * 2  # leaks
 self.documents.append(hidden[0])
 """)
+leaks("a hook that refers to its own tensor", "main", "cycle", "a hook that refers to its own tensor", """
+w = weight()
+...
+hidden = w * 2  # leaks
+hidden.register_hook(lambda gradient: gradient / (hidden.norm() + 1))
+""")
+leaks("hooks of functions of graphs", "class", "container", "grad_fn.register_hook", """
+def clear(strategy, *gradients):
+    strategy.memo = None
+w = weight()
+...
+strategy = types.SimpleNamespace(memo=w * 2)  # leaks
+strategy.memo.grad_fn.register_hook(functools.partial(clear, strategy))
+""")
+leaks("a state of a model whose loss goes through it", "module", "graph model.context", ".detach() it between iterations", """
+model = torch.nn.Linear(64, 64).cuda()
+model.context = 0
+...
+model.context = 0.9 * model.context + torch.tanh(model(torch.ones(256, 64, device="cuda")))  # leaks
+loss = model.context.mean()
+loss.backward(retain_graph=True)
+""")
+leaks("timers that were not cancelled", "main", "container _active", "threads that run", """
+timers = []
+...
+timer = threading.Timer(3600, print, args=(block(),))  # leaks
+timer.daemon = True
+timer.start()
+timers.append(weakref.ref(timer))
+...
+for timer in timers:
+    timer().cancel()
+""")
 leaks("losses of attacks after their backward pass", "main", "container losses", "empty it after backward()", """
 w = weight()
 losses = []
