@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from . import _objects
 from ._frames import is_of_library, shown
+from ._text import bytes_text
 
 _DEEPEST = 24  # references from a tensor up to a name
 _ABOVE_NAMES = 3  # references from what has a name up to what lives longer
@@ -781,7 +782,7 @@ def _of_views(finding: _Finding) -> str:
     used, all_bytes = _objects.bytes_used(tensor), _objects.storage_of(tensor).nbytes()
     if 2 * used > all_bytes:
         return ""
-    return f". It holds views: one of {used:,} bytes, say, keeps a block of {all_bytes:,}. clone() what is needed of them"
+    return f". It holds views: one of {bytes_text(used)}, say, keeps {bytes_text(all_bytes)}. clone() what is needed of them"
 
 
 _WORDS: dict[str, Callable[[_Finding], tuple[str, str]]] = {

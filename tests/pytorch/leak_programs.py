@@ -480,9 +480,11 @@ self.documents.append(hidden[0])
 """)
 leaks("a hook that refers to its own tensor", "main", "cycle", "a hook that refers to its own tensor", """
 w = weight()
+def forward():
+    hidden = w * 2  # leaks
+    hidden.register_hook(lambda gradient: gradient / (hidden.norm() + 1))
 ...
-hidden = w * 2  # leaks
-hidden.register_hook(lambda gradient: gradient / (hidden.norm() + 1))
+forward()
 """)
 leaks("hooks of functions of graphs", "class", "container", "grad_fn.register_hook", """
 def clear(strategy, *gradients):
