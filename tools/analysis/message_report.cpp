@@ -398,7 +398,8 @@ std::string lacking_text(const OomMessage& message) {
   const bool has_some =
       message.total_bytes || message.allocated_bytes || message.reserved_bytes || message.allowed_bytes;
   if (!message.requested_bytes && has_some)
-    return "the message does not say what was asked for, so that it does not tell the cause";
+    return fmt::format("the message {}does not say what was asked for, so that it does not tell the cause",
+                       message.is_cut ? "is cut off, and " : "");
   if (!message.requested_bytes) return "the message has no figures that are known, so that it does not tell the cause";
   if (!message.total_bytes && !message.free_bytes)
     return "the message does not say how much memory the device has and had free, so that it does not tell the cause";
@@ -457,7 +458,9 @@ std::string outside_text(const OomMessage& message) {
                           fmt::format("{} ({})", bytes, processes_text(message.other_processes)));
   }
   if (message.beside_bytes) text += labelled_line("other allocations", format_bytes(*message.beside_bytes));
-  if (const auto unnamed = unnamed_bytes(message)) {
+  const bool is_beyond =
+      own_bytes(message) > message.total_bytes;  // in memory of the host: what others hold is not known
+  if (const auto unnamed = is_beyond ? std::nullopt : unnamed_bytes(message)) {
     const bool has_processes = message.process_bytes || other_bytes(message) > 0;
     const bool is_exact = has_processes || message.reserved_bytes;  // else PyTorch's cache is in it
     text +=
@@ -484,6 +487,9 @@ MessageVerdict verdict_of(const OomMessage& message) {
   if (!message.requested_bytes) return without_request(message);
   if (message.is_cut) {
     if (message.allowed_bytes) return limited(message).value_or(unknown(message));
+    if (is_clearly_more(sum(live_bytes(message), message.requested_bytes),
+                        message.total_bytes.value_or(std::uint64_t{1} << 62)))
+      return too_large(message).value_or(unknown(message));
     const bool names_others = message.process_bytes && !message.other_processes.empty();
     return names_others ? holder(message).value_or(unknown(message)) : unknown(message);
   }

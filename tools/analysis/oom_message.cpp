@@ -322,6 +322,10 @@ void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view
   if (text.starts_with("failedtoallocate"))
     read_fields(message, extent, std::array{near("Totalmemory:", kTotal), near("Freememory:", kFree)});
   if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
+  const std::string_view before = extent.text.substr(0, extent.begin);
+  const std::size_t refusal = before.find("fromdevice:") == kNpos ? kNpos : before.rfind("failedtoallocate");
+  if (const auto refused = refusal == kNpos ? std::nullopt : size_after(before.substr(refusal), "failedtoallocate"))
+    message.words += fmt::format("; the device had refused {} to its allocator", format_bytes(*refused));
   if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
   const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
   const bool is_of_jax = extent.text.find("jaxlib") != kNpos || extent.text.find("external/org_tensorflow") != kNpos;
@@ -615,6 +619,7 @@ void find_torch_messages_without_begin(const LogText& log, Found& found) {
   for (const std::string_view words : {"hasatotalcapacityof"sv, "hasatotalcapactyof"sv, "totalcapacity;"sv}) {
     for (std::size_t at = text.find(words); at != kNpos; at = text.find(words, at + 1)) {
       OomMessage message;
+      message.framework = fmt::format("PyTorch on {}", backend_before(text, at));
       const std::string_view before = around(text, at, kBack, 0);
       const std::size_t gpu = before.rfind("GPU");
       if (gpu == kNpos) continue;
