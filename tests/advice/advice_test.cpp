@@ -188,8 +188,7 @@ TEST(Advice, PromisesNoGpuThatMayBeTooSmall) {
   cards[0].more_bytes = 0;
   program.ends_with_failure = true;
   EXPECT_THAT(sentence(), Not(HasSubstr(kPromise)));
-  const std::string text =
-      to_text(advise(program, device_of(kDeviceBytes), cards, options_without_times()), Style());
+  const std::string text = to_text(advise(program, device_of(kDeviceBytes), cards, options_without_times()), Style());
   EXPECT_THAT(text, AllOf(HasSubstr("not known"), HasSubstr("The history ends where memory ran out")));
 }
 
