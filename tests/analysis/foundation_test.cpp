@@ -334,6 +334,24 @@ TEST(Categories, MemoryThatRunsOutInAForwardPassLeavesActivations) {
             (std::vector<std::string>{"activations", "temporaries", "temporaries", "activations", "temporaries"}));
 }
 
+TEST(Categories, MemoryThatRunsOutInABackwardPassLeavesGradients) {
+  HistoryBuilder train;
+  const StackId forward = train.stack({{"/app/model.py", "forward", 7}});
+  const StackId weights =
+      train.stack({{"", "mm_mat2_backward"}, {"", "torch::autograd::Engine::evaluate_function(int)"}});
+  const StackId inputs =
+      train.stack({{"", "mm_mat1_backward"}, {"", "torch::autograd::Engine::evaluate_function(int)"}});
+  train.alloc(0x1000, kBlock, forward);
+  train.alloc(0x2000, kBlock, weights);
+  train.alloc(0x3000, kBlock, inputs);
+  train.free(0x1000, kBlock);
+  train.free(0x3000, kBlock);
+  train.alloc(0x4000, kBlock, weights);
+  train.add(Action::oom, 0, 8 * kBlock, inputs);
+  train.free(0x4000, kBlock);  // the error passes through the function that made it
+  EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "gradients", "temporaries", "gradients"}));
+}
+
 TEST(Categories, TagsStagesAndFilesTell) {
   HistoryBuilder train;
   EventDetails tagged;

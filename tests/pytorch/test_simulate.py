@@ -79,6 +79,14 @@ def test_a_program_that_asks_what_its_kernels_were_compiled_for(tmp_path: Path, 
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_that_sets_peaks_back(tmp_path: Path) -> None:
+    resets = "torch.cuda.reset_peak_memory_stats()\nbatch = torch.zeros(1 << 20, device='cuda')\n"
+    done, report = simulate(tmp_path, f"{TRAINING}del model, optimizer\ntorch.cuda.empty_cache()\n{resets}", "--gpu", "l4")
+    allocated, reserved = map(int, done.stdout.split()[:2])
+    device = report["processes"][0]["torch"]["devices"][0]
+    assert (device["peak_allocated_bytes"], device["peak_reserved_bytes"]) == (allocated, reserved)
+
+
 def test_a_program_that_does_not_fit(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB", "--context", "none")
     assert done.returncode == 1 and "torch.OutOfMemoryError" in done.stderr

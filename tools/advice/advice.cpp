@@ -69,6 +69,7 @@ std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
     text += fmt::format("on {} of memory {} with it, and {} with {}", format_bytes(advice.on.usable_bytes),
                         choice.ooms == 0 ? "no allocation fails" : format_count(choice.ooms, "allocation") + " fail",
                         now.ooms, now_text(advice));
+    if (advice.ends_with_failure) text += "; what the program would have asked for next is not known";
   } else {
     text += fmt::format("it reserves {} instead of {}, {}", format_bytes(choice.peak_reserved_bytes),
                         format_bytes(now.peak_reserved_bytes),

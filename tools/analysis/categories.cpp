@@ -407,7 +407,7 @@ class Lifetimes {
       case Means::backward:
         if (!outlives_run(one)) return Category::temporaries;
         if (one.bytes == kBlasWorkspace && !ends(one)) return Category::kept;
-        return is_for_another_pass(one) ? Category::activations : Category::gradients;
+        return is_for_another_pass(one) && !is_freed_by_failure(one) ? Category::activations : Category::gradients;
       case Means::reduction:
         return outlives_run(one) ? Category::gradients : Category::communication;
       case Means::optimizer:
@@ -430,6 +430,7 @@ class Lifetimes {
   // Returns whether the history ends before it is known what becomes of the allocation.
   bool is_open(const Allocation& one, Means phase) const {
     if (phase == Means::forward && is_cut_short(one)) return true;
+    if (phase != Means::forward && is_freed_by_failure(one)) return true;
     if (ends(one) || phase == Means::category) return false;
     if (phase == Means::forward) return !is_for_backward(one) && !is_kept(one, Means::forward);
     if (phase == Means::setup) return phases_.next(Means::forward, one.begin) == kNoEvent;
@@ -446,7 +447,14 @@ class Lifetimes {
     const std::uint32_t failure = phases_.next_failure(one.begin);
     return reaches(one, failure) && failure < phases_.next(Means::backward, one.begin);
   }
-  bool outlives_run(const Allocation& one) const { return lives_at(one, phases_.end_of_run_at(one.begin)); }
+  // The error frees what a backward pass or a step was just making: it might have outlived that.
+  bool is_freed_by_failure(const Allocation& one) const {
+    const std::uint32_t failure = phases_.next_failure(one.begin);
+    return ends(one) && reaches(one, failure) && failure < phases_.end_of_run_at(one.begin);
+  }
+  bool outlives_run(const Allocation& one) const {
+    return lives_at(one, phases_.end_of_run_at(one.begin)) || is_freed_by_failure(one);
+  }
 
   // With create_graph=True a backward pass saves what the next one, right behind it, needs.
   bool is_for_another_pass(const Allocation& one) const {

@@ -17,6 +17,7 @@ from cachalot_simulator.compute import start_computing
 from cachalot_simulator.ending import Ending, error_of_program
 from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History, path_for, write_trace
 from cachalot_simulator.owners import Owners
+from cachalot_simulator.peaks import Peaks
 from cachalot_simulator.places import frames_of, origin_of, place_of, place_of_frame
 from cachalot_simulator.process_end import ProcessEnd
 from cachalot_simulator.settings import setting
@@ -30,6 +31,7 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     if not torch.backends.cuda.is_built():
         return None
     history = History(torch)
+    peaks = Peaks(torch)
     torch.cuda._lazy_call(history.start)
     owners = Owners()
     if not TRACES_ONLY:
@@ -39,7 +41,7 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     def write_if_used() -> None:
         if torch.cuda.is_initialized():
             try:
-                write(torch, history, owners, computing)
+                write(torch, history, peaks, owners, computing)
             except RuntimeError:  # the program's own allocator tells nothing
                 pass
 
@@ -47,11 +49,11 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     return None if TRACES_ONLY else owners
 
 
-def write(torch: Any, history: History, owners: Owners, computing: Any) -> None:
+def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing: Any) -> None:
     devices = []
     snapshot = history.snapshot()
     for device, trace in enumerate(snapshot["device_traces"]):
-        stats = torch.cuda.memory_stats(device)
+        stats = peaks.stats(device)
         if stats["allocation.all.allocated"] == stats["num_ooms"] == 0:
             continue
         told = {"events": len(trace), "cut": len(trace) >= MAX_ENTRIES}
