@@ -157,17 +157,13 @@ bool is_filled_by_itself(const OomMessage& message) {
 
 MaybeVerdict refused_with_free(const OomMessage& message) {
   if (!message.free_bytes || exceeds_limit(message)) return std::nullopt;
-  if (*message.free_bytes < segment_bytes(message)) return std::nullopt;
-  const std::string full =
-      is_filled_by_itself(message)
-          ? fmt::format("{} of the {} of the device are live; ", shown(live_bytes(message)), shown(message.total_bytes))
-          : "";
+  if (*message.free_bytes < segment_bytes(message) || is_filled_by_itself(message)) return std::nullopt;
   return verdict(
       message, Cause::driver,
       fmt::format(
-          "{}it was refused although {} were free on the device: for another reason, such as a limit of mappings or "
+          "it was refused although {} were free on the device: for another reason, such as a limit of mappings or "
           "handles, the size of one block, host memory on Windows and WSL2{}",
-          full, shown(message.free_bytes),
+          shown(message.free_bytes),
           message.is_of_torch && !message.allowed_bytes
               ? ", or a memory fraction of the program, which not every version of PyTorch tells"
               : ""));
@@ -369,6 +365,8 @@ MaybeVerdict too_large(const OomMessage& message) {
                       shown(live), shown(message.total_bytes),
                       outside > 0 ? fmt::format(" and {} are held outside of PyTorch", shown(outside)) : "",
                       shown(cached));
+  if (is_filled_by_itself(message) && message.requested_bytes && message.free_bytes >= segment_bytes(message))
+    why += fmt::format("; it was refused although {} were free", shown(message.free_bytes));
   return verdict(message, Cause::too_large, why);
 }
 

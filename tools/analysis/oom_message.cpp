@@ -89,7 +89,7 @@ constexpr std::array kTorchFields = {
     Field{"thisprocesshas", FigureSide::behind, &OomMessage::process_bytes},
     Field{"Oftheallocatedmemory", FigureSide::behind, &OomMessage::allocated_bytes},
     Field{"allocatedinprivatepools", FigureSide::before, &OomMessage::private_bytes},
-    Field{"isreservedbyPyTorch", FigureSide::before, &OomMessage::unallocated_bytes},
+    Field{"isreservedby", FigureSide::before, &OomMessage::unallocated_bytes},
     Field{"allowedby", FigureSide::before, &OomMessage::allowed_bytes},
     Field{"isallocated", FigureSide::before, &OomMessage::allocated_bytes},
     Field{"isreserved.", FigureSide::before, &OomMessage::reserved_bytes},
@@ -322,11 +322,14 @@ void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view
   if (text.starts_with("failedtoallocate"))
     read_fields(message, extent, std::array{near("Totalmemory:", kTotal), near("Freememory:", kFree)});
   if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
+  const bool is_of_allocator = !text.starts_with("failedtoallocate");  // otherwise the driver's
   const std::string_view before = extent.text.substr(0, extent.begin);
-  const std::size_t refusal = before.find("fromdevice:") == kNpos ? kNpos : before.rfind("failedtoallocate");
+  const std::size_t refusal =
+      !is_of_allocator || before.find("fromdevice:") == kNpos ? kNpos : before.rfind("failedtoallocate");
   if (const auto refused = refusal == kNpos ? std::nullopt : size_after(before.substr(refusal), "failedtoallocate"))
     message.words += fmt::format("; the device had refused {} to its allocator", format_bytes(*refused));
-  if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
+  if (is_of_allocator && text.substr(0, 400).find("notafailure") != kNpos)
+    message.words = "TensorFlow says that this is not a failure";
   const bool is_named = extent.text.find("tensorflow") != kNpos || extent.text.find("external/xla") == kNpos;
   const bool is_of_jax = extent.text.find("jaxlib") != kNpos || extent.text.find("external/org_tensorflow") != kNpos;
   if (!is_named || is_of_jax) message.framework = "JAX";
