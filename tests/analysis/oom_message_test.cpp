@@ -266,6 +266,20 @@ TEST(OomMessages, SayWhichRankOrProcessWroteThem) {
   }
 }
 
+TEST(OomMessages, SayHowOftenRayRepeatedTheirLine) {
+  const std::string message =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 4 has a total capacity of 79.18 GiB "
+      "of which "
+      "1.04 GiB is free. Of the allocated memory 45.89 GiB is allocated by PyTorch, and 3.01 GiB is reserved by "
+      "PyTorch but "
+      "unallocated.";
+  const std::string end = " [repeated 6x across cluster]\n";
+  EXPECT_EQ(read_oom_messages("(RayWorker pid=7) " + message + end, "log").front().source,
+            "pid 7, repeated 6x across the cluster");
+  EXPECT_EQ(read_oom_messages(message + end, "log").front().source, "repeated 6x across the cluster");
+  EXPECT_EQ(read_oom_messages(message + "\n(RayWorker pid=8) something else" + end, "log").front().source, "");
+}
+
 TEST(OomMessages, NameTheirKindWhereTheCauseIsNotKnown) {
   for (const Row& row : rows()) {
     const OomMessage message = read_oom_messages(row.text, "log").front();

@@ -1,5 +1,7 @@
 #include "tools/analysis/log_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -9,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "tools/analysis/written_sizes.h"
 #include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
@@ -366,6 +369,47 @@ bool LogText::restore_case_of_messages() {
   }
   squeezed_ = std::move(text);
   return true;
+}
+
+namespace {
+
+// Returns the number behind a name: "rank3", "rank=3", "\"rank\": 3".
+std::optional<std::uint64_t> number_behind(std::string_view text) {
+  const std::size_t digits = text.find_first_not_of(" =:\"'#");
+  return digits == std::string_view::npos || digits > 4 ? std::nullopt : integer_at(text.substr(digits));
+}
+
+}  // namespace
+
+// Returns which rank or process wrote the line: "[rank3]:", "(VllmWorker rank=3 pid=1090)", "(RayWorker pid=2313)".
+std::string source_of(std::string_view line) {
+  constexpr std::size_t kLongestPrefix = 400;  // a line may be as long as the log
+  line = line.substr(0, kLongestPrefix);
+  constexpr std::array kSourceNames = {std::pair{"rank"sv, "rank"sv}, std::pair{"Rank"sv, "rank"sv},
+                                       std::pair{"RANK"sv, "rank"sv}, std::pair{" TP"sv, "TP"sv},
+                                       std::pair{"pid"sv, "pid"sv}};
+  for (const auto& [name, shown] : kSourceNames) {
+    for (std::size_t at = line.find(name); at != std::string_view::npos; at = line.find(name, at + 1)) {
+      const char last = at == 0 ? ' ' : line[at - 1];
+      const bool is_setting = last == '_' && !line.substr(0, at).ends_with("local_");  // "lora_rank: 64"
+      if (is_setting || (name.front() != ' ' && std::isalnum(static_cast<unsigned char>(last)) != 0)) continue;
+      if (const auto number = number_behind(line.substr(at + name.size()))) return fmt::format("{} {}", shown, *number);
+    }
+  }
+  return "";
+}
+
+// Returns ", repeated 6x across cluster" of Ray's "[repeated 6x across cluster]", which stands for the lines of other processes.
+std::string repetition_behind(std::string_view text) {
+  constexpr std::size_t kReach = 1200;
+  constexpr std::string_view kWords = "[repeated";
+  constexpr std::string_view kEnd = "xacrosscluster]";
+  text = text.substr(0, std::min({text.find("Triedtoallocate", 1), text.find("pid="), kReach}));  // the same line
+  const std::size_t at = text.find(kWords);
+  const auto times = at == std::string_view::npos ? std::nullopt : integer_at(text.substr(at + kWords.size()));
+  return times && text.find(kEnd, at) != std::string_view::npos
+             ? fmt::format(", repeated {}x across the cluster", *times)
+             : "";
 }
 
 }  // namespace cachalot::tools

@@ -42,4 +42,10 @@ class LogText {
   std::vector<Line> lines_;
 };
 
+// Returns which rank or process wrote the line, "rank 3", or "".
+std::string source_of(std::string_view line);
+
+// Returns ", repeated 6x across the cluster" of what Ray adds to a line for those of other processes, or "". `text` is squeezed.
+std::string repetition_behind(std::string_view text);
+
 }  // namespace cachalot::tools

@@ -69,6 +69,18 @@ void read_fields(OomMessage& message, const Extent& extent, std::span<const Fiel
   }
 }
 
+// ---- Places in a text ----
+
+constexpr std::size_t kNearby = 300;           // squeezed characters: on the same line, or the next
+constexpr std::size_t kReach = 1200;           // of a message's figures behind its first words
+constexpr std::size_t kTracebackReach = 4000;  // of the calls that led to it
+
+// Returns the text from `back` characters before `at` to `ahead` behind it.
+std::string_view around(std::string_view text, std::size_t at, std::size_t back, std::size_t ahead) {
+  const std::size_t begin = at < back ? 0 : at - back;
+  return text.substr(begin, at - begin + ahead);
+}
+
 // ---- Messages of PyTorch's caching allocator and of those that write the same words ----
 
 // PyTorch 1: "(GPU 0; 11.91 GiB total capacity; 10.79 GiB already allocated; 12.94 MiB free; 11.21 GiB reserved in total by PyTorch)";
@@ -200,6 +212,11 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
     message.says = Says::driver;
     message.words = "the driver of this platform does not give a block of memory larger than 4 GiB";
   }
+  constexpr std::string_view kNoHostMemory = "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY";
+  if (around(text, begin, kNearby, kReach).find(kNoHostMemory) != kNpos) {
+    message.says = Says::driver;
+    message.words = fmt::format("the driver has no memory of the host for it ({})", kNoHostMemory);
+  }
   if (before.find("Errorin(function") != kNpos || before.find("Errorein(function") != kNpos)
     message.framework += ", in R";
   return message;
@@ -256,16 +273,6 @@ constexpr std::string_view kUnknown = "memory ran out";
 constexpr std::array kForms = {
 #include "tools/analysis/oom_forms.inc"
 };
-
-constexpr std::size_t kNearby = 300;           // squeezed characters: on the same line, or the next
-constexpr std::size_t kReach = 1200;           // of a message's figures behind its first words
-constexpr std::size_t kTracebackReach = 4000;  // of the calls that led to it
-
-// Returns the text from `back` characters before `at` to `ahead` behind it.
-std::string_view around(std::string_view text, std::size_t at, std::size_t back, std::size_t ahead) {
-  const std::size_t begin = at < back ? 0 : at - back;
-  return text.substr(begin, at - begin + ahead);
-}
 
 std::optional<std::uint64_t> number_after(std::string_view text, std::string_view words) {
   const std::size_t at = text.find(words);
@@ -529,40 +536,6 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
 
 // ---- A log ----
 
-// Returns the number behind a name: "rank3", "rank=3", "\"rank\": 3".
-std::optional<std::uint64_t> number_behind(std::string_view text) {
-  const std::size_t digits = text.find_first_not_of(" =:\"'#");
-  return digits == kNpos || digits > 4 ? std::nullopt : integer_at(text.substr(digits));
-}
-
-// Returns which rank or process wrote the line: "[rank3]:", "(VllmWorker rank=3 pid=1090)", "(RayWorker pid=2313)".
-std::string source_of(std::string_view line) {
-  constexpr std::size_t kLongestPrefix = 400;  // a line may be as long as the log
-  line = line.substr(0, kLongestPrefix);
-  constexpr std::array kSourceNames = {std::pair{"rank"sv, "rank"sv}, std::pair{"Rank"sv, "rank"sv},
-                                       std::pair{"RANK"sv, "rank"sv}, std::pair{" TP"sv, "TP"sv},
-                                       std::pair{"pid"sv, "pid"sv}};
-  for (const auto& [name, shown] : kSourceNames) {
-    for (std::size_t at = line.find(name); at != kNpos; at = line.find(name, at + 1)) {
-      const char last = at == 0 ? ' ' : line[at - 1];
-      const bool is_setting = last == '_' && !line.substr(0, at).ends_with("local_");  // "lora_rank: 64"
-      if (is_setting || (name.front() != ' ' && std::isalnum(static_cast<unsigned char>(last)) != 0)) continue;
-      if (const auto number = number_behind(line.substr(at + name.size()))) return fmt::format("{} {}", shown, *number);
-    }
-  }
-  return "";
-}
-
-// Returns ", repeated 6x across cluster" of Ray's "[repeated 6x across cluster]", which stands for the lines of other processes.
-std::string repetition_behind(std::string_view text) {
-  constexpr std::string_view kWords = "[repeated";
-  constexpr std::string_view kEnd = "xacrosscluster]";
-  text = text.substr(0, std::min(text.find("Triedtoallocate", 1), kReach));
-  const std::size_t at = text.find(kWords);
-  const auto times = at == kNpos ? std::nullopt : integer_at(text.substr(at + kWords.size()));
-  return times && text.find(kEnd, at) != kNpos ? fmt::format(", repeated {}x across the cluster", *times) : "";
-}
-
 bool is_same(const OomMessage& one, const OomMessage& other) {
   const auto same_figure = [&](Figure figure) { return one.*figure == other.*figure; };
   const auto same_process = [](const DeviceFacts::Process& a, const DeviceFacts::Process& b) {
@@ -579,8 +552,8 @@ class Found {
  public:
   void add(OomMessage message, const LogText& log, std::size_t at) {
     complete(message);
-    message.source = source_of(log.line_of(at));
-    message.source += repetition_behind(log.squeezed().substr(at));
+    message.source = source_of(log.line_of(at)) + repetition_behind(log.squeezed().substr(at));
+    if (message.source.starts_with(", ")) message.source.erase(0, 2);
     const auto same = std::ranges::find_if(messages_, [&](const OomMessage& one) { return is_same(one, message); });
     if (same != messages_.end()) {
       if (same->source.empty()) same->source = message.source;

@@ -124,7 +124,7 @@ std::optional<std::uint64_t> bytes_of_shape(std::string_view text) {
                                  Type{"int32", 4},      Type{"int64", 8},  Type{"uint8", 1},  Type{"int8", 1},
                                  Type{"bool", 1},       Type{"int16", 2},  Type{"uint16", 2}, Type{"complex64", 8},
                                  Type{"complex128", 16}};
-  constexpr std::string_view kShape = "withshape[";
+  constexpr std::string_view kShape = "shape[";
   constexpr std::string_view kType = "]andtype";
   const std::size_t begin = text.find(kShape);
   const std::size_t end = begin == std::string_view::npos ? std::string_view::npos : text.find(']', begin);
