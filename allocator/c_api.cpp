@@ -25,6 +25,7 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
+#include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "cachalot/options.h"
 #include "cachalot/stream_check.h"
@@ -250,7 +251,7 @@ class ProcessAllocator final : public ForkAware {
     const std::shared_ptr<void> at_end(nullptr, [this](void*) { is_being_made_ = false; });  // also where it fails
     const Options options = initial_options();
     const bool publishes = publishes_by_environment();
-    auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
+    auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, guard_factory(kernels_for));
     made_allocator.store(allocator.get(), std::memory_order_release);
     if (publishes) publish_as_asked(*allocator);
     return *allocator.release();
@@ -580,7 +581,7 @@ char* cachalot_snapshot_json(void) {
 }
 
 char* cachalot_check_guard_json(void) {
-  return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().check_guard())); });
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(AllocatorGuard(allocator()).check())); });
 }
 
 void cachalot_string_free(char* string) { std::free(string); }

@@ -38,11 +38,7 @@ class CachingAllocator::ForkGuard final : private ForkGuardParts, public ForkAwa
 
 namespace {
 
-using PointerUse = AllocatorState::PointerUse;
-
-bool record_use(DeviceAllocator& device, Block& block, const void* ptr, Stream stream) {
-  return device.fast.record_stream(block, ptr, device.streams.identify(stream));
-}
+using PointerUse = Front::PointerUse;
 
 // What is not an allocation of `device` through a block; `of_other` is another device's block.
 [[gnu::noinline]] void deallocate_elsewhere(AllocatorState& state, Block* of_other, void* ptr, int device) {
@@ -50,14 +46,14 @@ bool record_use(DeviceAllocator& device, Block& block, const void* ptr, Stream s
     throw InvalidArgument(
         formatted("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*of_other), device));
   }
-  state.deallocate_uncached(ptr);
+  state.front().deallocate(ptr);
 }
 
 }  // namespace
 
 CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options,
-                                   const KernelsFactory& kernels)
-    : CachingAllocator(*std::make_unique<AllocatorState>(std::move(devices), options, kernels).release()) {}
+                                   const FrontFactory& guard)
+    : CachingAllocator(*std::make_unique<AllocatorState>(std::move(devices), options, guard).release()) {}
 
 CachingAllocator::CachingAllocator(AllocatorState& state)
     : AllocatorFigures(state),
@@ -67,11 +63,10 @@ CachingAllocator::CachingAllocator(AllocatorState& state)
       AllocatorPools(state),
       AllocatorSleep(state),
       AllocatorSharing(state),
-      AllocatorGuard(state),
       state_(&state),
-      unguarded_map_(state.is_guarded() ? &no_blocks() : &state.page_map()),
+      unguarded_map_(state.front().opens_fast_paths() ? &state.page_map() : &no_blocks()),
       fork_guard_(std::make_unique<ForkGuard>(ForkGuardParts{*this, no_blocks()})) {
-  if (state.is_guarded()) return;
+  if (!state.front().opens_fast_paths()) return;
   for (const auto& allocator : state.devices()) unguarded_devices_.push_back(allocator.get());
 }
 
@@ -100,7 +95,7 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
 }
 
 void* CachingAllocator::allocate_outside_heaps(std::size_t bytes, int device, Stream stream) {
-  return state_->allocate_guarded(bytes, device, stream, /*contiguous=*/false, kBlockGranularity);
+  return state_->front().allocate({.bytes = bytes, .device = device, .stream = stream});
 }
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
@@ -108,17 +103,11 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, c
   CACHALOT_REQUIRE(std::has_single_bit(alignment) && alignment <= kMaxAlignment,
                    "an alignment of {} bytes: it must be a power of two from 1 to {} (2 MiB)", alignment,
                    kMaxAlignment);
-  if (state_->is_guarded()) return state_->allocate_guarded(bytes, device, stream, contiguous, alignment);
-  FastPath& fast = state_->at(device).fast;
-  return contiguous || alignment > kBlockGranularity
-             ? fast.allocate_placed(bytes, stream, contiguous, Alignment{.bytes = alignment})
-             : fast.allocate(bytes, stream);
+  return state_->front().allocate({bytes, device, stream, contiguous, alignment});
 }
 
 void* CachingAllocator::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {
-  FastPath& fast = state_->at(device).fast;
-  CACHALOT_REQUIRE(!state_->is_guarded(), "allocate_at: with the guard on, no allocation has a given address");
-  return fast.allocate_at(bytes, stream, as_address(address));
+  return state_->front().allocate_at(bytes, device, stream, address);
 }
 
 DeviceAllocator& CachingAllocator::owner_of(const Block& block) const {
@@ -134,10 +123,7 @@ void CachingAllocator::deallocate(void* ptr) {
     deallocate_outside_heaps(ptr);
 }
 
-void CachingAllocator::deallocate_outside_heaps(void* ptr) {
-  if (state_->is_guarded()) return state_->deallocate_guarded(ptr);
-  state_->deallocate_uncached(ptr);
-}
+void CachingAllocator::deallocate_outside_heaps(void* ptr) { state_->front().deallocate(ptr); }
 
 void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stream stream) {
   if (static_cast<unsigned>(device) >= unguarded_devices_.size()) [[unlikely]]
@@ -150,28 +136,23 @@ void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stre
     deallocate_elsewhere(*state_, is_there ? nullptr : block, ptr, device);
 }
 
-// Comes here for a device that there is not, too.
+// Also called for an invalid device index.
 void CachingAllocator::deallocate_outside_heaps(void* ptr, std::size_t bytes, int device, Stream stream) {
-  if (is_inherited()) return;
-  state_->at(device);
-  if (ptr != nullptr) state_->deallocate_guarded(ptr, device, bytes, stream);
+  state_->front().deallocate(ptr, {.bytes = bytes, .device = device, .stream = stream});
 }
 
 void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
-  std::optional<GuardLog::Batch> heard;  // at its end, and nobody to throw to
-  if (state_->is_guarded()) heard.emplace(state_->guard_log());
   const auto free_later = [&] {
     const bool is_first = state_->late_frees.add(ptr);
     if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
   };
   try {
-    deallocate(ptr);
+    state_->front().run_without_handlers_errors([&] { deallocate(ptr); });
   } catch (const CudaError&) {
     free_later();
   } catch (const std::bad_alloc&) {
     free_later();
-  } catch (...) {  // a caller's mistake: it is told before all ends
-    heard.reset();
+  } catch (...) {  // a caller's mistake, which handlers have been told
     std::terminate();
   }
 }
@@ -191,51 +172,37 @@ bool CachingAllocator::finish_late_frees() {
 }
 
 void CachingAllocator::record_stream(void* ptr, Stream stream) {
-  if (ptr == nullptr) return;
-  state_->require_own_process();
-  for (const auto& guard : state_->guards()) {
-    if (guard->record_stream(ptr, stream)) return;
-  }
-  const auto [block, start] = state_->find(ptr);
-  if (block == nullptr || !record_use(state_->owner_of(*block), *block, start, stream)) {
-    state_->throw_not_live(ptr, PointerUse::other);
-  }
+  if (ptr != nullptr) state_->front().record_stream(ptr, stream);
 }
 
 void CachingAllocator::stream_ends(Stream stream) {
-  state_->require_own_process();
-  for (const auto& device : state_->devices_if_own()) device->streams.stream_ends(stream);
-  for (const auto& guard : state_->guards()) guard->stream_ends(stream);
+  for (const auto& device : state_->devices()) device->streams.stream_ends(stream);
+  state_->front().stream_ends(stream);
 }
 
 CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
-  if (const auto [block, start] = state_->find(ptr); block != nullptr) {
+  if (const auto [block, start] = state_->front().find(ptr); block != nullptr) {
     if (const auto segment = cachalot::base_allocation(state_->owner_of(*block).state, *block, start)) {
       return {as_pointer(segment->address), segment->bytes};
     }
   }
-  state_->throw_not_live(ptr, PointerUse::other);
+  throw state_->front().not_live(ptr, PointerUse::other);
 }
 
 std::size_t CachingAllocator::requested_size(void* ptr) const {
-  for (const auto& guard : state_->guards()) {
-    if (const auto bytes = guard->requested(ptr)) return *bytes;
-  }
-  if (const auto [block, start] = state_->find(ptr); block != nullptr) {
-    if (const auto sizes = cachalot::sizes(state_->owner_of(*block).state, *block, start)) return sizes->requested;
-  }
-  state_->throw_not_live(ptr, PointerUse::other);
+  if (const auto bytes = state_->front().requested_bytes(ptr)) return *bytes;
+  throw state_->front().not_live(ptr, PointerUse::other);
 }
 
 std::size_t CachingAllocator::allocated_size(void* ptr) const {
-  if (const auto [block, start] = state_->find(ptr); block != nullptr) {
+  if (const auto [block, start] = state_->front().find(ptr); block != nullptr) {
     if (const auto sizes = cachalot::sizes(state_->owner_of(*block).state, *block, start)) return sizes->allocated;
   }
-  state_->throw_not_live(ptr, PointerUse::other);
+  throw state_->front().not_live(ptr, PointerUse::other);
 }
 
 int CachingAllocator::device_of(const void* ptr) const {
-  const auto [block, start] = state_->find(ptr);
+  const auto [block, start] = state_->front().find(ptr);
   if (block != nullptr && sizes(state_->owner_of(*block).state, *block, start)) return BlockSlab::owner_of(*block);
   for (const auto& allocator : state_->devices_if_own()) {
     if (allocator->uncached.contains(start)) return allocator->state.index;
@@ -244,10 +211,9 @@ int CachingAllocator::device_of(const void* ptr) const {
 }
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
-  state_->require_own_process();
-  state_->tell_after([&] {
+  state_->front().run([&] {
     finish_late_frees();
-    for (const auto& guard : state_->guards(device)) guard->drain();
+    state_->front().drain(device);
     for (const auto& allocator : state_->selected(device)) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::empty_cache, allocator->state.index});
@@ -257,7 +223,6 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
 }
 
 bool CachingAllocator::tidy(int device) {
-  state_->require_own_process();
   bool has_tidied = false;
   for (const auto& allocator : state_->selected(device)) {
     PageGrowth* const pages = allocator->growths.pages();

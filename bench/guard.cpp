@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "bench/timing.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/guard.h"
 #include "cachalot/simulated_device.h"
 
 namespace cachalot::bench {
@@ -34,7 +35,7 @@ class NoKernels final : public Kernels {
 struct Pairs {
   explicit Pairs(const char* options)
       : allocator({device()}, parse_options(options),
-                  [](const std::shared_ptr<Device>&) { return std::make_unique<NoKernels>(); }) {}
+                  guard_factory([](const std::shared_ptr<Device>&) { return std::make_unique<NoKernels>(); })) {}
   static std::shared_ptr<Device> device() {
     SimulatedDevice::Config config;
     config.memory_bytes = 64 * kGiB;

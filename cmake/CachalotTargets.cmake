@@ -101,7 +101,7 @@ function(cachalot_core_library)
     base=allocator/base
     device=allocator/device
     heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
-    reports=allocator/policy,allocator/observe,allocator/guard,allocator/groups)
+    reports=allocator/policy,allocator/observe,allocator/groups)
   cachalot_files(adapter_headers adapters/include/cachalot ${adapters_ADAPTER_HEADERS})
   target_sources(cachalot_core PUBLIC
     FILE_SET adapter_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/adapters/include FILES ${adapter_headers})

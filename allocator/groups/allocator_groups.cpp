@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/allocator_figures.h"
-#include "cachalot/allocator_guard.h"
 #include "cachalot/allocator_limits.h"
 #include "cachalot/allocator_observers.h"
 #include "cachalot/allocator_pools.h"
@@ -28,7 +27,7 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Holds options_mutex.
+// The caller holds the options' lock.
 void apply(AllocatorState& state, const Options& options, bool sets_fraction, bool sets_limit) {
   const HeapKind heap = selected_heap(state.options);
   CACHALOT_REQUIRE(selected_heap(options) == heap,
@@ -52,8 +51,7 @@ void apply(AllocatorState& state, const Options& options, bool sets_fraction, bo
 }  // namespace
 
 void AllocatorSettings::configure(std::string_view text) {
-  state_.require_own_process();
-  const std::lock_guard<std::mutex> lock(state_.options_mutex);
+  const auto lock = state_.lock_options();
   // The fraction is no number until the text names one: set_memory_fraction may have changed a device's since.
   Options base = state_.options;
   base.per_process_memory_fraction = std::numeric_limits<double>::quiet_NaN();
@@ -64,8 +62,7 @@ void AllocatorSettings::configure(std::string_view text) {
 }
 
 void AllocatorSettings::configure(const Options& options) {
-  state_.require_own_process();
-  const std::lock_guard<std::mutex> lock(state_.options_mutex);
+  const auto lock = state_.lock_options();
   apply(state_, options, options.per_process_memory_fraction != state_.options.per_process_memory_fraction,
         options.limit != state_.options.limit);
 }
@@ -78,9 +75,9 @@ void AllocatorSettings::set_memory_fraction(double fraction, int device) {
 double AllocatorSettings::memory_fraction(int device) const { return state_.at(device).memory_fraction(); }
 
 void AllocatorSettings::set_caching_enabled(bool enabled) {
-  state_.require_own_process();
+  const auto& allocators = state_.devices();
   state_.caching_enabled.store(enabled);
-  for (const auto& allocator : state_.devices()) allocator->uncached.set_caching_enabled(enabled);
+  for (const auto& allocator : allocators) allocator->uncached.set_caching_enabled(enabled);
 }
 
 bool AllocatorSettings::caching_enabled() const { return state_.caching_enabled.load(); }
@@ -159,18 +156,13 @@ std::string AllocatorFigures::validate() const {
   for (const auto& allocator : state_.devices()) {
     if (std::string broken = allocator->inspection.validate(); !broken.empty()) return broken;
   }
-  for (const auto& guard : state_.guards()) {
-    if (std::string broken = guard->validate(); !broken.empty()) return broken;
-  }
-  return "";
+  return state_.front().validate();
 }
 
 std::size_t AllocatorFigures::metadata_bytes() const {
-  state_.require_own_process();
-  std::size_t bytes = sizeof(CachingAllocator) + sizeof(AllocatorState) + state_.page_map().metadata_bytes();
+  std::size_t bytes = sizeof(CachingAllocator) + sizeof(AllocatorState) + state_.front().metadata_bytes();
   for (const auto& allocator : state_.devices()) bytes += allocator->inspection.metadata_bytes(sizeof(DeviceAllocator));
-  for (const auto& guard : state_.guards()) bytes += guard->metadata_bytes();
-  return bytes;
+  return bytes + state_.page_map().metadata_bytes();
 }
 
 void AllocatorObservers::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
@@ -207,14 +199,13 @@ void AllocatorObservers::record_history(const HistoryOptions& history) {
 }
 
 void AllocatorObservers::annotate(const void* ptr, const Context& annotation) {
-  state_.require_own_process();
-  const auto [block, start] = state_.find(ptr);
+  const auto [block, start] = state_.front().find(ptr);
   if (block != nullptr && state_.owner_of(*block).state.observers.annotate(*block, start, annotation)) return;
   throw InvalidArgument(formatted("annotateMemory: no live allocation found at pointer {}", ptr));
 }
 
 Context AllocatorObservers::context_of(const void* ptr) const {
-  const auto [block, start] = state_.find(ptr);
+  const auto [block, start] = state_.front().find(ptr);
   return block == nullptr ? nullptr : state_.owner_of(*block).state.context_of(*block, start);
 }
 
@@ -227,14 +218,14 @@ bool AllocatorObservers::history_enabled() const {
 
 namespace {
 
-// Runs `action`. If it refuses a private pool that all its users have released, the guard reports it.
+// Runs `action`. If it refuses a private pool, the front is told.
 template <typename Action>
 auto with_pool(const AllocatorState& state, int device, PoolId pool, Action action) {
   DeviceAllocator& allocator = state.at(device);
   try {
     return action(allocator);
   } catch (const InvalidArgument& refusal) {
-    for (const auto& guard : state.guards(device)) guard->report_released_pool(pool, refusal.what());
+    state.front().note_pool_refusal(device, pool, refusal.what());
     throw;
   }
 }
@@ -243,31 +234,31 @@ auto with_pool(const AllocatorState& state, int device, PoolId pool, Action acti
 
 void AllocatorPools::create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) {
   state_.at(device).pools.create_or_retain_pool(pool, std::move(provider));
-  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
+  state_.front().note_pool_users(device, pool);
 }
 
 void AllocatorPools::begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) {
   DeviceAllocator& allocator = state_.at(device);
-  for (const auto& guard : state_.guards(device)) guard->report_released_pool(pool, "begin_allocate_to_pool");
+  state_.front().note_pool_refusal(device, pool, "begin_allocate_to_pool");
   allocator.pools.begin_allocate_to_pool(pool, std::move(filter), reason);
-  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
+  state_.front().note_pool_users(device, pool);
 }
 
-// What gives back does nothing in a forked child, as frees: destructors call it.
+// A function that gives back does nothing in a forked child, as frees: destructors call it.
 void AllocatorPools::end_allocate_to_pool(int device, PoolId pool) {
-  if (state_.is_inherited()) return;
+  if (state_.at_if_own(device) == nullptr) return;
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.end_allocate_to_pool(pool); });
 }
 
 void AllocatorPools::begin_capture(int device) { state_.at(device).pools.begin_capture(); }
 void AllocatorPools::end_capture(int device) {
-  if (!state_.is_inherited()) state_.at(device).pools.end_capture();
+  if (DeviceAllocator* const allocator = state_.at_if_own(device)) allocator->pools.end_capture();
 }
 
 void AllocatorPools::release_pool(int device, PoolId pool) {
-  if (state_.is_inherited()) return;
+  if (state_.at_if_own(device) == nullptr) return;
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.release_pool(pool); });
-  for (const auto& guard : state_.guards(device)) guard->note_users(pool);
+  state_.front().note_pool_users(device, pool);
 }
 
 int AllocatorPools::pool_use_count(int device, PoolId pool) const {
@@ -280,29 +271,19 @@ void AllocatorPools::set_no_split(int device, PoolId pool) {
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.set_no_split(pool); });
 }
 
-// What is in quarantine is no allocation of the pool, for the user.
 bool AllocatorPools::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
-  if (!state_.is_guarded()) return state_.at(device).checkpoints.pool_has_exactly(pool, live);
-  for (const auto& guard : state_.guards(device)) guard->drain();
-  const Guard& guard = *state_.guards(device).front();
-  std::vector<void*> in_heap;
-  in_heap.reserve(live.size());
-  for (const void* ptr : live) in_heap.push_back(as_pointer(guard.in_heap(as_address(ptr))));
   return with_pool(state_, device, pool,
-                   [&](DeviceAllocator& heap) { return heap.checkpoints.pool_has_exactly(pool, in_heap); });
+                   [&](DeviceAllocator&) { return state_.front().pool_has_exactly(device, pool, live); });
 }
 
 PoolCheckpoint AllocatorPools::checkpoint_pool(int device, PoolId pool) const {
-  for (const auto& guard : state_.guards(device)) guard->drain();
   return with_pool(state_, device, pool,
-                   [&](DeviceAllocator& allocator) { return allocator.checkpoints.checkpoint_pool(pool); });
+                   [&](DeviceAllocator&) { return state_.front().checkpoint_pool(device, pool); });
 }
 
 RestoreResult AllocatorPools::restore_pool(int device, const PoolCheckpoint& checkpoint) {
-  return with_pool(state_, device, checkpoint.pool, [&](DeviceAllocator& allocator) {
-    return state_.is_guarded() ? state_.guards(device).front()->restore(checkpoint)
-                               : allocator.checkpoints.restore_pool(checkpoint);
-  });
+  return with_pool(state_, device, checkpoint.pool,
+                   [&](DeviceAllocator&) { return state_.front().restore_pool(device, checkpoint); });
 }
 
 namespace {
@@ -317,13 +298,11 @@ std::vector<DeviceAllocator*> sleepers(const AllocatorState& state, PoolId pool,
 }
 
 void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
-  state.tell_after([&] {
+  state.front().run([&] {
     for (DeviceAllocator* allocator : allocators) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::restore_physical, allocator->state.index});
-      for (const auto& guard : state.guards(allocator->state.index)) guard->drain();
-      allocator->sleeping.restore_physical(pool);
-      for (const auto& guard : state.guards(allocator->state.index)) guard->wake();
+      state.front().wake(allocator->state.index, [&] { allocator->sleeping.restore_physical(pool); });
       allocator->tell_if_crossed();
     }
   });
@@ -348,16 +327,16 @@ void AllocatorSleep::begin_tagged(std::string_view tag, int device) {
 }
 
 void AllocatorSleep::end_tagged(std::string_view tag, int device) {
-  state_.require_own_process();
+  const auto allocators = state_.selected(device);
   const PoolId pool = state_.tags.pool_of(tag);
-  for (const auto& allocator : state_.selected(device)) allocator->pools.end_tagged(pool, tag);
+  for (const auto& allocator : allocators) allocator->pools.end_tagged(pool, tag);
 }
 
 std::vector<TagMemory> AllocatorSleep::tags() const {
-  state_.require_own_process();
+  const auto& allocators = state_.devices();
   std::vector<TagMemory> result;
   for (const auto& [tag, pool] : state_.tags.all()) {
-    for (const auto& allocator : state_.devices()) {
+    for (const auto& allocator : allocators) {
       std::optional<TagMemory> memory = allocator->inspection.tag_memory(pool);
       if (!memory || (!memory->is_asleep && memory->reserved_bytes == 0)) continue;
       memory->tag = tag;
@@ -395,13 +374,11 @@ void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device)
 void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
-  state_.tell_after([&] {
+  state_.front().run([&] {
     for (DeviceAllocator* allocator : allocators) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::release_physical, allocator->state.index});
-      const auto release = [&] { allocator->sleeping.release_physical(pool, save); };
-      if (!state_.is_guarded()) release();
-      for (const auto& guard : state_.guards(allocator->state.index)) guard->put_to_sleep(release);
+      state_.front().put_to_sleep(allocator->state.index, [&] { allocator->sleeping.release_physical(pool, save); });
     }
   });
 }
@@ -413,15 +390,15 @@ void AllocatorSleep::restore_physical(PoolId pool, int device) {
 }
 
 std::size_t AllocatorSharing::handle_count(const void* ptr) const {
-  if (const auto [block, start] = state_.find(ptr); block != nullptr) {
+  if (const auto [block, start] = state_.front().find(ptr); block != nullptr) {
     if (const auto count = state_.owner_of(*block).sharing.handle_count(*block, start)) return *count;
   }
-  state_.throw_not_live(ptr, AllocatorState::PointerUse::other);
+  throw state_.front().not_live(ptr, Front::PointerUse::other);
 }
 
 // The canary before the allocation is shared as well: it lies in the same handle, or in one that has to be opened anyway.
 SharedMemory AllocatorSharing::share(const void* ptr) {
-  if (const auto [block, start] = state_.find(ptr); block != nullptr) {
+  if (const auto [block, start] = state_.front().find(ptr); block != nullptr) {
     if (auto memory = state_.owner_of(*block).sharing.share(*block, start)) {
       const std::size_t canary = as_address(ptr) - as_address(start);
       memory->offset += canary;
@@ -429,7 +406,7 @@ SharedMemory AllocatorSharing::share(const void* ptr) {
       return *std::move(memory);
     }
   }
-  state_.throw_not_live(ptr, AllocatorState::PointerUse::other);
+  throw state_.front().not_live(ptr, Front::PointerUse::other);
 }
 
 SharedMemory AllocatorSharing::share_contiguous(const void* ptr) {
@@ -458,31 +435,6 @@ void AllocatorSharing::enable_peer_access(int device, int peer) {
   CACHALOT_REQUIRE(device != peer, "peer access of device {} to itself: a peer is another device", device);
   user.sharing.enable_access_to(peer);
   owner.sharing.open_to(device);
-}
-
-void AllocatorGuard::set_guard_handler(GuardHandler handler) {
-  state_.require_own_process();
-  if (state_.is_guarded()) state_.guard_log().set_handler(std::move(handler));
-}
-
-std::uint64_t AllocatorGuard::guard_reports() const {
-  state_.require_own_process();
-  return state_.is_guarded() ? state_.guard_log().count() : 0;
-}
-
-std::vector<GuardReport> AllocatorGuard::check_guard() {
-  state_.require_own_process();
-  CACHALOT_REQUIRE(state_.is_guarded(),
-                   "check_guard: the guard is off; guard:True or debug:True turns it on when the allocator is made");
-  state_.guard_log().tell_after([this] {
-    for (const auto& guard : state_.guards()) guard->check();
-  });
-  return state_.guard_log().take();
-}
-
-std::size_t AllocatorGuard::guard_quarantine_bytes(int device) const {
-  state_.at(device);
-  return state_.is_guarded() ? state_.guards()[static_cast<std::size_t>(device)]->quarantine_bytes() : 0;
 }
 
 CACHALOT_END

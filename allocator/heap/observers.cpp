@@ -127,7 +127,7 @@ std::shared_ptr<SlowWorkObserver> Observers::slow_work_observer() const {
   return slow_work_observer_;
 }
 
-void Observers::watch_through_guard() {
+void Observers::watch_through_front() {
   const DeviceLock lock(state_.mutex);
   history_.only_tell();
 }

@@ -125,8 +125,8 @@ class Observers {
     holds(held);
     return slow_work_observer_;
   }
-  // From now on watchers hear of the guard's blocks, by tell_watchers, instead of the heap's.
-  void watch_through_guard();
+  // Watchers are told of the front's blocks from now on, by tell_watchers, instead of the heap's.
+  void watch_through_front();
   void tell_watchers(Change change, const CallStack& stack);
 
   // Returns which calls gather a context; `state` also if watchers want the stacks of allocations.
@@ -170,7 +170,7 @@ class Observers {
   bool placing_ CACHALOT_GUARDED_BY(device_lock) = false;
   std::atomic<Contexts> contexts_{Contexts::never};
   std::atomic<bool> watched_{false};
-  std::atomic<bool> takes_stacks_{false};  // the heap tells the watchers, not the guard
+  std::atomic<bool> takes_stacks_{false};  // the heap tells the watchers, not the front
 };
 
 CACHALOT_END

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cachalot/guard.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/lent_tensors.h"
 #include "pytorch/plug/plug.h"
@@ -161,7 +162,7 @@ int cachalot_plug_hide_launcher(const char* file, char* error, std::size_t capac
 
 int cachalot_plug_check_memory(char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
-    reports_of_last_check = process_allocator().check_guard();
+    reports_of_last_check = AllocatorGuard(process_allocator()).check();
     return static_cast<int>(reports_of_last_check.size());
   });
 }

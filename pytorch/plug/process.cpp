@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/own_code.h"
+#include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "diagnostics/publish/process_publisher.h"
 #include "policy/options_without_effect.h"
@@ -131,8 +132,8 @@ CachingAllocator& Process::make() {
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
   bool publishes = false;
   with_environment("CACHALOT_PUBLISH", [&](std::string_view) { publishes = is_publishing_asked_for(); });
-  auto allocator =
-      std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_), kernels_for);
+  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_),
+                                                      guard_factory(kernels_for));
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();

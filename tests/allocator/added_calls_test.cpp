@@ -104,11 +104,6 @@ TEST(AnAllocationAtAnAddress, IsMarkedInHistory) {
                                              "free_completed, placed", "alloc"}));
 }
 
-TEST(AnAllocationAtAnAddress, IsNotMadeUnderTheGuard) {
-  World world(64 * kGiB, "guard:True");
-  EXPECT_THROW(world.allocator.allocate_at(512, 0, nullptr, nullptr), InvalidArgument);
-}
-
 // --- annotations ------------------------------------------------------------------------------------------------------
 
 TEST(AnAnnotation, IsAChangeOfALiveAllocation) {

@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/simulated_device.h"
+#include "tests/allocator/guard_if_built.h"
 
 namespace cachalot {
 
@@ -29,7 +30,8 @@ struct World {
       : World({std::make_shared<SimulatedDevice>(config)}, options) {}
   // Over several devices, of which it uses the first.
   World(const std::vector<std::shared_ptr<SimulatedDevice>>& devices, std::string_view options)
-      : device(devices.front()), allocator({devices.begin(), devices.end()}, parse_options(options)) {}
+      : device(devices.front()),
+        allocator({devices.begin(), devices.end()}, parse_guarded(options), guard_if_built()) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   ~World() { EXPECT_EQ(allocator.validate(), ""); }
@@ -60,7 +62,7 @@ struct World {
 struct TwoDevices {
   explicit TwoDevices(std::size_t device_bytes = kGiB, std::string_view options = "")
       : device{make(0, device_bytes), make(1, device_bytes)},
-        allocator({device[0], device[1]}, parse_options(options)) {}
+        allocator({device[0], device[1]}, parse_guarded(options), guard_if_built()) {}
   TwoDevices(const TwoDevices&) = delete;
   TwoDevices& operator=(const TwoDevices&) = delete;
   ~TwoDevices() { EXPECT_EQ(allocator.validate(), ""); }

@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "guard/guard_books.h"
+#include "diagnostics/guard/guard_books.h"
 #include "tests/guard/testing.h"
 
 // Places that stacks must name. Outside of the library's namespace, whose frames are left out at the inner end.
@@ -40,7 +40,7 @@ class Debug : public testing::TestWithParam<std::string> {
 
   struct PlainWorld : World {
     PlainWorld(std::string_view options, int) : World(64 * kGiB, options) {
-      allocator.set_guard_handler([this](const GuardReport& report) { heard.push_back(report); });
+      AllocatorGuard(allocator).set_handler([this](const GuardReport& report) { heard.push_back(report); });
     }
     ~PlainWorld() { EXPECT_TRUE(heard.empty()) << to_string(heard.front()); }
     std::vector<GuardReport> heard;
@@ -81,7 +81,7 @@ TEST_P(Debug, NothingIsReportedOfWhatIsRight) {
     allocator_.deallocate(block);
     allocator_.deallocate(world_.allocate(bytes), bytes, 0, other);
   }
-  EXPECT_TRUE(allocator_.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(allocator_).check().empty());
   allocator_.empty_cache();
   EXPECT_EQ(allocator_.memory_reserved(), 0u);
 }
@@ -164,7 +164,7 @@ TEST_P(Debug, AWrongSizeIsReportedAndTheBlockStays) {
 TEST(DebugOfTwoDevices, AFreeOnTheOtherOneIsReported) {
   TwoDevices world(kGiB, "debug:True");
   std::vector<GuardReport> heard;
-  world.allocator.set_guard_handler([&](const GuardReport& report) { heard.push_back(report); });
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) { heard.push_back(report); });
   void* const block = world.allocator.allocate(1000, 1);
   EXPECT_CONTAINS(refusal([&] { world.allocator.deallocate(block, 1000, 0, nullptr); }), "not of device 0");
   ASSERT_EQ(heard.size(), 1u);
@@ -311,15 +311,15 @@ TEST(DebugReports, AreJsonWithAListOfFramesForEachCall) {
 
 TEST(DebugReports, ComeToTheListAndToStderrToo) {
   DebugWorld world;
-  world.allocator.set_guard_handler(nullptr);
+  AllocatorGuard(world.allocator).set_handler(nullptr);
   testing::internal::CaptureStderr();
   EXPECT_THROW(world.allocator.deallocate(&world), InvalidArgument);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(text.starts_with("cachalot guard: free of what is not allocated by thread")) << text;
-  const std::vector<GuardReport> reports = world.allocator.check_guard();
+  const std::vector<GuardReport> reports = AllocatorGuard(world.allocator).check();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].kind, Kind::invalid_free);
-  EXPECT_EQ(world.allocator.guard_reports(), 1u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 1u);
 }
 
 TEST(DebugReports, OfADestructorsMistakeComeBeforeTheEnd) {
@@ -332,7 +332,7 @@ TEST(DebugReports, OfADestructorsMistakeComeBeforeTheEnd) {
 
 TEST(DebugReports, AHandlerMayUseTheAllocatorAndThrowAnErrorOfItsOwn) {
   DebugWorld world;
-  world.allocator.set_guard_handler([&](const GuardReport& report) {
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) {
     world.allocator.deallocate(world.allocate(100));
     EXPECT_EQ(world.allocator.validate(), "");
     throw std::runtime_error(to_string(report.kind));
@@ -400,7 +400,7 @@ TEST(DebugThreads, EachMistakeIsReportedOnceWhoeverMakesIt) {
     const SmallQuarantine small;
     World world(64 * kGiB, options);
     std::atomic<int> heard = 0;
-    world.allocator.set_guard_handler([&](const GuardReport& report) {
+    AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) {
       EXPECT_TRUE(is_mistake(report.kind));
       ++heard;
     });
@@ -420,14 +420,14 @@ TEST(DebugThreads, EachMistakeIsReportedOnceWhoeverMakesIt) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(heard, 2 * kThreads * kRounds);
-    EXPECT_EQ(world.allocator.guard_reports(), 2u * kThreads * kRounds);
+    EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 2u * kThreads * kRounds);
   }
 }
 
 TEST(DebugThreads, OneOfTwoFreesAtOnceIsTheDoubleOne) {
   World world(64 * kGiB, "debug:True");
   std::atomic<int> refused = 0;
-  world.allocator.set_guard_handler([&](const GuardReport& report) {
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) {
     EXPECT_EQ(report.kind, Kind::double_free);
     ++refused;
   });
@@ -498,8 +498,8 @@ TEST(DebugOption, TurnsTheGuardOnUnlessThatIsSaidToBeOff) {
   const std::int64_t before = books.device->clock_ns();
   books.allocator.deallocate(block);
   EXPECT_EQ(books.device->clock_ns(), before);  // a free waits for nobody
-  EXPECT_EQ(books.allocator.guard_quarantine_bytes(), 0u);
-  EXPECT_TRUE(books.allocator.check_guard().empty());
+  EXPECT_EQ(AllocatorGuard(books.allocator).quarantine_bytes(), 0u);
+  EXPECT_TRUE(AllocatorGuard(books.allocator).check().empty());
   for (const DeviceCall call : {DeviceCall::copy_from_host, DeviceCall::copy_to_host}) EXPECT_EQ(books.count(call), 0u);
 }
 

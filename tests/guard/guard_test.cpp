@@ -30,8 +30,8 @@ TEST_P(GuardFinds, NothingWhereEachWritesToWhatIsItsOwn) {
     world_.device->copy_from_host(address(block), data.data(), bytes);
     world_.allocator.deallocate(block);
   }
-  EXPECT_TRUE(world_.allocator.check_guard().empty());
-  EXPECT_EQ(world_.allocator.guard_reports(), 0u);
+  EXPECT_TRUE(AllocatorGuard(world_.allocator).check().empty());
+  EXPECT_EQ(AllocatorGuard(world_.allocator).reports(), 0u);
 }
 
 TEST_P(GuardFinds, EveryKindOfByteBeforeABlock) {
@@ -67,10 +67,10 @@ TEST_P(GuardFinds, BothCanariesOfABlock) {
   void* const block = world_.allocate(1000);
   smash(world_, block, -1);
   smash(world_, block, 1000);
-  EXPECT_EQ(world_.allocator.check_guard().size(), 2u);
+  EXPECT_EQ(AllocatorGuard(world_.allocator).check().size(), 2u);
   EXPECT_EQ(world_.take().size(), 2u);
   world_.allocator.deallocate(block);  // what was reported is not reported again
-  EXPECT_TRUE(world_.allocator.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(world_.allocator).check().empty());
 }
 
 TEST(Guard, FindsAWriteAfterFreeWhereverItIs) {
@@ -79,13 +79,13 @@ TEST(Guard, FindsAWriteAfterFreeWhereverItIs) {
     void* const block = world.allocate(1000);
     world.allocator.deallocate(block);
     smash(world, block, offset);
-    EXPECT_EQ(world.allocator.check_guard().size(), 1u);
+    EXPECT_EQ(AllocatorGuard(world.allocator).check().size(), 1u);
     const GuardReport report = world.take_one();
     EXPECT_EQ(report.kind, Kind::write_after_free);
     EXPECT_EQ(report.offset, offset);
   }
   world.allocator.empty_cache();
-  EXPECT_EQ(world.allocator.guard_reports(), 6u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 6u);
 }
 
 TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
@@ -98,7 +98,7 @@ TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
   EXPECT_TRUE(world.heard.empty());
   world.allocator.deallocate(world.allocate(400'000));
   EXPECT_EQ(world.take_one().offset, 4711);
-  EXPECT_LE(world.allocator.guard_quarantine_bytes(), kMiB);
+  EXPECT_LE(AllocatorGuard(world.allocator).quarantine_bytes(), kMiB);
 }
 
 TEST(Guard, TellsTheHistoryOfABlock) {
@@ -117,7 +117,7 @@ TEST(Guard, TellsTheHistoryOfABlock) {
     world.allocator.deallocate(block);
   });
   smash(world, block, 7);
-  EXPECT_EQ(world.allocator.check_guard().size(), 1u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).check().size(), 1u);
   const GuardReport report = world.take_one();
   const auto self = static_cast<std::uint64_t>(::gettid());
   EXPECT_EQ(report.allocated, (GuardCall{3, self, 1'500'000}));
@@ -138,7 +138,7 @@ TEST(Guard, SaysHowFarBehindABlockSomebodyWrote) {
   GuardedWorld world;
   void* const block = world.allocate(1000);
   smash(world, block, 1003);
-  EXPECT_CONTAINS(to_string(world.allocator.check_guard().at(0)),
+  EXPECT_CONTAINS(to_string(AllocatorGuard(world.allocator).check().at(0)),
                   "byte 1003 is the first that was overwritten, 3 behind");
   EXPECT_FALSE(world.take_one().freed.has_value());
   world.allocator.deallocate(block);
@@ -168,16 +168,16 @@ TEST(Guard, HandsReportsOutOnceAndKeepsTheNewest) {
     world.allocator.deallocate(block);
   }
   EXPECT_EQ(world.take().size(), 1003u);
-  EXPECT_EQ(world.allocator.guard_reports(), 1003u);
-  const std::vector<GuardReport> reports = world.allocator.check_guard();
+  EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 1003u);
+  const std::vector<GuardReport> reports = AllocatorGuard(world.allocator).check();
   ASSERT_EQ(reports.size(), 1000u);
   EXPECT_EQ(reports.front().offset, 103);
-  EXPECT_TRUE(world.allocator.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(world.allocator).check().empty());
 }
 
 TEST(Guard, WithoutAHandlerReportsGoToStderr) {
   GuardedWorld world;
-  world.allocator.set_guard_handler(nullptr);
+  AllocatorGuard(world.allocator).set_handler(nullptr);
   void* const block = world.allocate(100);
   smash(world, block, -3);
   testing::internal::CaptureStderr();
@@ -190,7 +190,7 @@ TEST(Guard, WithoutAHandlerReportsGoToStderr) {
 
 TEST(Guard, AHandlerMayUseTheAllocatorAndItsErrorsComeOutOfACallThatIsDone) {
   GuardedWorld world;
-  world.allocator.set_guard_handler([&](const GuardReport& report) {
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) {
     world.allocator.deallocate(world.allocate(100));
     world.allocator.empty_cache();
     throw std::runtime_error(to_string(report));
@@ -208,7 +208,7 @@ class GuardThrows : public testing::TestWithParam<std::string> {
   struct Heard : std::exception {};
 
   explicit GuardThrows(std::size_t device_bytes = 64 * kGiB) : world_(GetParam(), device_bytes) {
-    world_.allocator.set_guard_handler([this](const GuardReport&) {
+    AllocatorGuard(world_.allocator).set_handler([this](const GuardReport&) {
       ++heard_;
       throw Heard();
     });
@@ -239,14 +239,14 @@ TEST_P(GuardThrows, WhenTheCacheIsEmptyAndAllIsTold) {
   EXPECT_THROW(allocator_.empty_cache(), Heard);
   EXPECT_EQ(heard_, 2);
   EXPECT_EQ(allocator_.memory_reserved(), 0u);
-  EXPECT_EQ(allocator_.check_guard().size(), 2u);
+  EXPECT_EQ(AllocatorGuard(allocator_).check().size(), 2u);
 }
 
 TEST_P(GuardThrows, WhenEveryDeviceWasLookedAt) {
   write_after_free();
-  EXPECT_THROW(allocator_.check_guard(), Heard);
+  EXPECT_THROW(AllocatorGuard(allocator_).check(), Heard);
   EXPECT_EQ(heard_, 1);
-  EXPECT_EQ(allocator_.check_guard().size(), 1u);
+  EXPECT_EQ(AllocatorGuard(allocator_).check().size(), 1u);
 }
 
 TEST_P(GuardThrows, NothingOutOfADestructor) {
@@ -298,7 +298,7 @@ TEST_P(GuardThrowsOnASmallDevice, OutOfAnAllocationThatTheDeviceRefusesToUndo) {
 
 TEST(GuardThrowsOfASleeper, WhenItSleepsAndWhenItIsAwake) {
   GuardedWorld world("heap:pages");
-  world.allocator.set_guard_handler([](const GuardReport&) { throw std::runtime_error("heard"); });
+  AllocatorGuard(world.allocator).set_handler([](const GuardReport&) { throw std::runtime_error("heard"); });
   const auto write_after_free = [&] {
     void* const block = world.allocate(1000);
     world.allocator.deallocate(block);
@@ -355,7 +355,7 @@ TEST(Guard, ASizedFreeIsHeldAgainstWhatWasAskedFor) {
   EXPECT_THROW(world.allocator.deallocate(block, 1000, 1, nullptr), InvalidArgument);
   world.allocator.deallocate(block, 1000, 0, stream);
   smash(world, block, 1);
-  EXPECT_EQ(world.allocator.check_guard().at(0).recorded, std::vector<Stream>{stream});
+  EXPECT_EQ(AllocatorGuard(world.allocator).check().at(0).recorded, std::vector<Stream>{stream});
   world.take();
 }
 
@@ -363,16 +363,29 @@ TEST(Guard, ASizedFreeIsHeldAgainstWhatWasAskedFor) {
 
 TEST(Guard, IsOffByDefaultAndStaysWhatItIs) {
   World world;
-  EXPECT_CONTAINS(refusal([&] { world.allocator.check_guard(); }), "the guard is off");
+  EXPECT_CONTAINS(refusal([&] { AllocatorGuard(world.allocator).check(); }), "the guard is off");
   EXPECT_EQ(refusal([&] { world.allocator.configure("guard:True"); }),
             "guard:True cannot be set at run time: the guard is off since the allocator was made");
-  EXPECT_EQ(world.allocator.guard_reports(), 0u);
-  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 0u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).quarantine_bytes(), 0u);
   void* const block = world.allocate(1000);
   EXPECT_EQ(offset_in_segment(world.allocator, block), 0u);
   world.allocator.deallocate(block);
   for (const DeviceCall call : {DeviceCall::copy_from_host, DeviceCall::copy_to_host, DeviceCall::event_create})
     EXPECT_EQ(world.count(call), 0u);
+}
+
+TEST(Guard, IsRefusedWhereNobodyMakesIt) {
+  const auto device = std::make_shared<SimulatedDevice>();
+  for (const char* option : {"guard:True", "debug:True"}) {
+    EXPECT_CONTAINS(refusal([&] { CachingAllocator({device}, parse_options(option)); }),
+                    fmt::format("{}: the allocator is made without a guard; pass guard_factory()", option));
+  }
+}
+
+TEST(Guard, GivesNoAllocationAGivenAddress) {
+  GuardedWorld world;
+  EXPECT_THROW(world.allocator.allocate_at(512, 0, nullptr, nullptr), InvalidArgument);
 }
 
 TEST(Guard, IsNotTurnedOffAtRunTime) {
@@ -384,8 +397,8 @@ TEST(Guard, IsNotTurnedOffAtRunTime) {
 TEST(Guard, KeepsAtMost256MiBInQuarantine) {
   GuardedWorld world;
   for (int i = 0; i < 5; ++i) world.allocator.deallocate(world.allocate(60 * kMiB));
-  EXPECT_GT(world.allocator.guard_quarantine_bytes(), 240 * kMiB);
-  EXPECT_LE(world.allocator.guard_quarantine_bytes(), 256 * kMiB);
+  EXPECT_GT(AllocatorGuard(world.allocator).quarantine_bytes(), 240 * kMiB);
+  EXPECT_LE(AllocatorGuard(world.allocator).quarantine_bytes(), 256 * kMiB);
 }
 
 }  // namespace

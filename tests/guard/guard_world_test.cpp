@@ -69,7 +69,7 @@ TEST_P(GuardedHeaps, TheQuarantineIsEmptiedBeforeMemoryRunsOut) {
   void* const next = world.allocate(50 * kMiB);
   EXPECT_EQ(world.take_one().kind, Kind::write_after_free);
   EXPECT_EQ(observed, 0);
-  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).quarantine_bytes(), 0u);
   EXPECT_THROW(world.allocate(50 * kMiB), OutOfMemory);
   EXPECT_EQ(observed, 1);
   world.allocator.deallocate(next);
@@ -142,7 +142,7 @@ TEST(GuardedHeap, AnAllocationInOneHandleIsGuardedInIt) {
 TEST(GuardedHeap, EachDeviceHasItsOwn) {
   TwoDevices world(kGiB, "guard:True");
   std::vector<GuardReport> heard;
-  world.allocator.set_guard_handler([&](const GuardReport& report) { heard.push_back(report); });
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport& report) { heard.push_back(report); });
   void* const first = world.allocator.allocate(1000, 0);
   void* const second = world.allocator.allocate(1000, 1);
   EXPECT_EQ(world.allocator.device_of(second), 1);
@@ -174,14 +174,14 @@ TEST_P(GuardedHeaps, ACaptureIsNotSpoiltAndItsMemoryIsNotLookedAt) {
     world.allocator.record_stream(unrelated, stream);
     world.allocator.deallocate(unrelated);
     world.allocator.empty_cache();
-    EXPECT_THROW(world.allocator.check_guard(), InvalidArgument);
+    EXPECT_THROW(AllocatorGuard(world.allocator).check(), InvalidArgument);
   }
   smash(world, in_graph, 2000);  // a replay may
-  EXPECT_TRUE(world.allocator.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(world.allocator).check().empty());
   world.allocator.deallocate(in_graph);
   smash(world, in_graph, 0);
-  EXPECT_TRUE(world.allocator.check_guard().empty());
-  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  EXPECT_TRUE(AllocatorGuard(world.allocator).check().empty());
+  EXPECT_EQ(AllocatorGuard(world.allocator).quarantine_bytes(), 0u);
 }
 
 TEST_P(GuardedHeaps, PoolsAreAsTheUserKnowsThem) {
@@ -209,7 +209,7 @@ TEST_P(GuardedHeaps, PoolsAreAsTheUserKnowsThem) {
   EXPECT_EQ(result.freed, std::vector<void*>{other});
   EXPECT_EQ(result.created, std::vector<void*>{kept});
   smash(world, kept, 1100);  // whose it was is not known any more
-  EXPECT_TRUE(allocator.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(allocator).check().empty());
   EXPECT_EQ(allocator.validate(), "");
   allocator.deallocate(kept);
   allocator.release_pool(0, kPool);
@@ -232,10 +232,10 @@ TEST_P(Sleeping, BlocksHaveTheirCanariesAgainWhenTheyWake) {
   smash(world, smashed, -5);
   allocator.release_physical("weights", GetParam());
   EXPECT_EQ(world.take_one().offset, -5);
-  EXPECT_TRUE(allocator.check_guard().size() == 1u);  // of sleep; nothing is looked at now
+  EXPECT_TRUE(AllocatorGuard(allocator).check().size() == 1u);  // of sleep; nothing is looked at now
   allocator.deallocate(freed_asleep);
   allocator.restore_physical("weights");
-  EXPECT_TRUE(allocator.check_guard().empty());
+  EXPECT_TRUE(AllocatorGuard(allocator).check().empty());
   smash(world, block, 1000);
   smash(world, smashed, 1001);
   allocator.deallocate(block);
@@ -264,7 +264,7 @@ TEST(GuardedSleep, ADeviceThatRefusesLeavesAllOfItSound) {
       }
       world.device->set_faults({});
       world.allocator.restore_physical("weights");
-      ASSERT_TRUE(world.allocator.check_guard().empty()) << nth;
+      ASSERT_TRUE(AllocatorGuard(world.allocator).check().empty()) << nth;
       smash(world, block, 3 * kMiB);
       world.allocator.deallocate(block);
       ASSERT_EQ(world.take_one().offset, as_signed(3 * kMiB)) << nth;

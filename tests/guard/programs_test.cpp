@@ -38,7 +38,7 @@ TEST_P(GuardedPrograms, AFailingDeviceCallLosesNothing) {
     }
     world.device->set_faults({});
     for (void* const block : live) world.allocator.deallocate(block);
-    ASSERT_TRUE(world.allocator.check_guard().empty()) << nth;
+    ASSERT_TRUE(AllocatorGuard(world.allocator).check().empty()) << nth;
     world.allocator.empty_cache();
     ASSERT_EQ(world.allocated(), 0u) << nth;
     if (!refused) return;
@@ -69,9 +69,9 @@ class IdleKernels final : public Kernels {
 TEST(GuardedProgram, KernelsThatComputeNothingGiveWayToTheHostTwin) {
   const auto device = std::make_shared<SimulatedDevice>();
   CachingAllocator allocator({device}, parse_options("guard:True"),
-                             [](std::shared_ptr<Device>) { return std::make_unique<IdleKernels>(); });
+                             guard_factory([](std::shared_ptr<Device>) { return std::make_unique<IdleKernels>(); }));
   int heard = 0;
-  allocator.set_guard_handler([&](const GuardReport&) { ++heard; });
+  AllocatorGuard(allocator).set_handler([&](const GuardReport&) { ++heard; });
   void* const block = allocator.allocate(1000);
   const unsigned char bytes[] = {1, 2, 3, 4};
   device->copy_from_host(address(block) + 1000, bytes, sizeof(bytes));
@@ -82,8 +82,9 @@ TEST(GuardedProgram, KernelsThatComputeNothingGiveWayToTheHostTwin) {
 TEST(GuardedProgram, AFactoryThatMakesNoKernelsIsRefused) {
   const auto device = std::make_shared<SimulatedDevice>();
   const Options options = parse_options("guard:True");
-  EXPECT_THROW(CachingAllocator({device}, options, nullptr), InvalidArgument);
-  CachingAllocator allocator({device}, options, [](std::shared_ptr<Device>) { return std::unique_ptr<Kernels>(); });
+  EXPECT_THROW(CachingAllocator({device}, options, guard_factory(nullptr)), InvalidArgument);
+  CachingAllocator allocator({device}, options,
+                             guard_factory([](std::shared_ptr<Device>) { return std::unique_ptr<Kernels>(); }));
   EXPECT_EQ(refusal([&] { allocator.allocate(1000); }), "the factory of kernels made none for device 0");
   EXPECT_EQ(allocator.memory_allocated(), 0u);
 }
@@ -126,11 +127,11 @@ TEST_P(GuardedPrograms, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReporte
         }
         free_last();
       }
-      EXPECT_TRUE(i % 64 != 0 || world.allocator.check_guard().empty());
+      EXPECT_TRUE(i % 64 != 0 || AllocatorGuard(world.allocator).check().empty());
     }
     while (!live.empty()) free_last();
     world.allocator.empty_cache();
-    EXPECT_EQ(world.allocator.guard_reports(), 0u);
+    EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 0u);
   }
 }
 
@@ -154,14 +155,14 @@ TEST_P(GuardedPrograms, ThreadsAllocateFreeAndLookAtOnce) {
         if (random() % 2 == 0) world.allocator.record_stream(block, other);
         void* const others = handed_over.exchange(block);
         if (others != nullptr) world.allocator.deallocate(others);
-        if (t == 0 && i % 16 == 0) world.allocator.check_guard();
+        if (t == 0 && i % 16 == 0) AllocatorGuard(world.allocator).check();
         if (t == 1 && i % 32 == 0) world.allocator.empty_cache();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   world.allocator.deallocate(handed_over.load());
-  EXPECT_EQ(world.allocator.guard_reports(), 0u);
+  EXPECT_EQ(AllocatorGuard(world.allocator).reports(), 0u);
   world.allocator.empty_cache();
   EXPECT_EQ(world.allocated(), 0u);
 }

@@ -9,31 +9,18 @@
 #include <vector>
 
 #include "cachalot/guard.h"
-#include "guard/guard_books.h"
-#include "guard/guarded_memory.h"
+#include "diagnostics/guard/guard_books.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {
 
 inline constexpr PoolId kPool{0, 7};  // a private one
 
-// The quarantine of allocators that are made while it lives.
-class SmallQuarantine {
- public:
-  explicit SmallQuarantine(std::size_t bytes = kMiB) : before_(std::exchange(most_quarantined_bytes, bytes)) {}
-  SmallQuarantine(const SmallQuarantine&) = delete;
-  SmallQuarantine& operator=(const SmallQuarantine&) = delete;
-  ~SmallQuarantine() { most_quarantined_bytes = before_; }
-
- private:
-  const std::size_t before_;
-};
-
 // Its handler keeps reports; those that a test does not take are a failed test.
 struct GuardedWorld : World {
   explicit GuardedWorld(std::string_view options = "heap:segments", std::size_t device_bytes = 64 * kGiB)
       : World(device_bytes, std::string("guard:True,") + std::string(options)) {
-    allocator.set_guard_handler([this](const GuardReport& report) { heard.push_back(report); });
+    AllocatorGuard(allocator).set_handler([this](const GuardReport& report) { heard.push_back(report); });
   }
   ~GuardedWorld() { EXPECT_TRUE(heard.empty()) << to_string(heard.front()); }
 

@@ -9,6 +9,7 @@
 #include "cachalot/allocation_track.h"
 #include "cachalot/cub_scratch.h"
 #include "cachalot/dlpack.h"
+#include "cachalot/guard.h"
 #include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"

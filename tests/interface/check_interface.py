@@ -42,7 +42,6 @@ observers                   -group              -group                          
 pools                       -group              -group                                -group
 sleep                       -group              -group                                -group
 sharing                     -group              -group                                -group
-guard                       -group              -group                                -group
 
 memory_allocated            =                   =                                     plug_json
 memory_reserved             =                   =                                     plug_json
@@ -111,11 +110,6 @@ share_contiguous            -handles            share                           
 open_shared                 =                   =                                     -adapter
 close_shared                =                   =                                     -adapter
 enable_peer_access          =                   =                                     -adapter
-
-set_guard_handler           -printed            -printed                              -printed
-guard_reports               -ctypes             check_guard_json                      plug_check_memory
-check_guard                 -ctypes             check_guard_json                      plug_check_memory
-guard_quarantine_bytes      -tests              -tests                                -tests
 """
 
 REASONS = {
@@ -133,7 +127,6 @@ REASONS = {
     "-leaks": "leak_hooks.cpp has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
     "-page": "it is on the statistics page, which cachalot_publish and plug_publish make",
-    "-printed": "reports are printed as they come, and returned by the check",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
     "-tests": "it is for tests and benchmarks",
@@ -146,8 +139,8 @@ REASONS = {
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
-              "onnxruntime_empty_cache", "publish", "stop_publishing"],
-    "hooks": ["init", "plug_hide_launcher"],
+              "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json"],
+    "hooks": ["init", "plug_hide_launcher", "plug_check_memory"],
 }
 
 HEADERS = {

@@ -8,7 +8,6 @@
 
 #include "cachalot/kernels.h"
 #include "tests/allocator/testing.h"
-#include "tests/guard/testing.h"
 #include "tests/scale.h"
 
 namespace cachalot {
@@ -35,7 +34,7 @@ class Program {
       }
     }
     while (!live_.empty() && !testing::Test::HasFailure()) free(0);
-    EXPECT_EQ(world_.allocator.guard_reports(), 0u);
+    EXPECT_EQ(guard_reports(world_.allocator), 0u);
   }
 
  private:

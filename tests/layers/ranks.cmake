@@ -13,7 +13,7 @@ set(layers
   "1                              allocator/include/cachalot/pin_times.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
-  "2 allocator/include/cachalot/guard.h       allocator/include/cachalot/memory_limit.h"
+  "2 allocator/include/cachalot/memory_limit.h"
   # The simulated device and, over it, the simulated CUDA runtime stand beside the allocator.
   "2.1 simulator/device/"
   "2.21 simulator/include/"
@@ -38,9 +38,9 @@ set(layers
   "9 allocator/inspection/"
   "10 allocator/fast_path.h       allocator/fast_path.cpp"
   "11 allocator/device_allocator.h       allocator/device_allocator.cpp"
-  "12 allocator/guard/            allocator/groups/"
+  "12 allocator/groups/"
   "12 allocator/include/cachalot/allocator_figures.h    allocator/include/cachalot/allocator_group.h"
-  "12 allocator/include/cachalot/allocator_guard.h      allocator/include/cachalot/allocator_observers.h"
+  "12 allocator/include/cachalot/allocator_observers.h"
   "12 allocator/include/cachalot/allocator_pools.h      allocator/include/cachalot/allocator_settings.h"
   "12 allocator/include/cachalot/allocator_sharing.h    allocator/include/cachalot/allocator_sleep.h"
   "12 allocator/include/cachalot/allocator_limits.h"
@@ -80,7 +80,11 @@ set(support
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/simulated_devices.h
-  allocator/growth/background_thread.h  allocator/growth/handle_exchange.h)
+  allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
+  # The guard stands before the heaps and uses their parts.
+  allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/device_allocator.h
+  allocator/groups/allocator_state.h allocator/groups/front.h                   allocator/heap/heap_state.h
+  allocator/heap/observers.h)
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "cachalot/allocation_track.h"
+#include "cachalot/guard.h"
 #include "cachalot/simulated_device.h"
 
 // Outside of cachalot's namespace, as users' functions are: the library leaves its own frames out.
 namespace user {
 
 using cachalot::AllocationTrack;
+using cachalot::AllocatorGuard;
 using cachalot::CachingAllocator;
 using cachalot::Leak;
 using cachalot::LeakDetector;
@@ -29,11 +31,11 @@ constexpr std::size_t kKiB = 1024;
 
 class World {
  public:
-  explicit World(std::string_view options = "") : allocator({device}, cachalot::parse_options(options)) {}
+  explicit World(std::string_view options = "") : allocator({device}, cachalot::parse_options(options), cachalot::guard_factory()) {}
   ~World() {
     EXPECT_EQ(allocator.validate(), "");
     for (void* block : kept) allocator.deallocate(block);
-    EXPECT_EQ(allocator.memory_allocated(), allocator.guard_quarantine_bytes());
+    EXPECT_EQ(allocator.memory_allocated(), AllocatorGuard(allocator).quarantine_bytes());
   }
 
   const std::shared_ptr<SimulatedDevice> device = std::make_shared<SimulatedDevice>();
@@ -486,7 +488,8 @@ TEST_P(WatchedHeaps, BytesAreThoseOfMemoryAllocated) {
   keep_an_activation(world);
   EXPECT_EQ(track.report().left_bytes, world.allocator.memory_allocated());
   use_for_a_moment(world);
-  EXPECT_EQ(track.report().left_bytes, world.allocator.memory_allocated() - world.allocator.guard_quarantine_bytes());
+  EXPECT_EQ(track.report().left_bytes,
+            world.allocator.memory_allocated() - AllocatorGuard(world.allocator).quarantine_bytes());
 }
 
 TEST_P(WatchedHeaps, WhatACheckpointTakesAwayIsFreed) {

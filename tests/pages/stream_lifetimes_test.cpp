@@ -196,7 +196,7 @@ TEST(AStreamThatEnds, LeavesNoEventBehind) {
     SCOPED_TRACE(options);
     const auto device = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
     {
-      CachingAllocator allocator({device}, parse_options(options));
+      CachingAllocator allocator({device}, parse_guarded(options), guard_if_built());
       const Stream ending = device->stream();
       void* const own = allocator.allocate(kMiB, 0, ending);
       void* const recorded = allocator.allocate(kMiB);

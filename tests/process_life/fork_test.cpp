@@ -13,6 +13,7 @@
 #include "cachalot/allocation_track.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/cub_scratch.h"
+#include "cachalot/guard.h"
 #include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
@@ -120,10 +121,10 @@ const std::vector<NamedCall>& allocator_calls() {
       {"begin_tagged", [](CachingAllocator& a, void*) { a.begin_tagged("tag"); }},
       {"release_physical", [](CachingAllocator& a, void*) { a.release_physical("tag"); }},
       {"restore_physical", [](CachingAllocator& a, void*) { a.restore_physical("tag"); }},
-      {"set_guard_handler", [](CachingAllocator& a, void*) { a.set_guard_handler({}); }},
-      {"guard_reports", [](CachingAllocator& a, void*) { a.guard_reports(); }},
-      {"check_guard", [](CachingAllocator& a, void*) { a.check_guard(); }},
-      {"guard_quarantine_bytes", [](CachingAllocator& a, void*) { a.guard_quarantine_bytes(); }},
+      {"set_guard_handler", [](CachingAllocator& a, void*) { AllocatorGuard(a).set_handler({}); }},
+      {"guard_reports", [](CachingAllocator& a, void*) { AllocatorGuard(a).reports(); }},
+      {"check_guard", [](CachingAllocator& a, void*) { AllocatorGuard(a).check(); }},
+      {"guard_quarantine_bytes", [](CachingAllocator& a, void*) { AllocatorGuard(a).quarantine_bytes(); }},
       {"validate", [](CachingAllocator& a, void*) { static_cast<void>(a.validate()); }},
       {"metadata_bytes", [](CachingAllocator& a, void*) { a.metadata_bytes(); }},
   };
@@ -186,7 +187,7 @@ TEST_P(Fork, TheChildMayEndByExitWithAllItsDestructors) {
   struct Everything {
     explicit Everything(const char* options)
         : device(small_device()),
-          allocator(std::make_shared<CachingAllocator>(std::vector{device}, parse_options(options))),
+          allocator(std::make_shared<CachingAllocator>(std::vector{device}, parse_guarded(options), guard_if_built())),
           memory(allocate_owned(*allocator, 1 << 20, 0, nullptr)),
           pool(allocator, kSpec, {.initial_slots = 4}),
           tensor(pool.acquire()) {}

@@ -21,6 +21,7 @@
 
 #include "cachalot/allocation.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
@@ -53,7 +54,7 @@ std::vector<std::shared_ptr<Device>> devices() {
 }
 
 std::shared_ptr<CachingAllocator> make_allocator() {
-  return std::make_shared<CachingAllocator>(devices(), options, kernels_for);
+  return std::make_shared<CachingAllocator>(devices(), options, guard_factory(kernels_for));
 }
 
 // Memory in every hand: blocks of both sizes, cached ones, pools with tensors that are out, pinned buffers.

@@ -15,7 +15,6 @@
 #include "cachalot/pool_set.h"
 #include "cachalot/slot_pool.h"
 #include "tests/allocator/testing.h"
-#include "tests/guard/testing.h"
 #include "tests/reliability/heaps.h"
 
 namespace cachalot {
@@ -71,7 +70,7 @@ class HugeSizes : public testing::TestWithParam<const char*> {
   }
 
   // The guard's quarantine is given up before memory runs out.
-  std::size_t live_bytes() const { return world_.allocated() - world_.allocator.guard_quarantine_bytes(); }
+  std::size_t live_bytes() { return world_.allocated() - quarantined_bytes(world_.allocator); }
 
   const SmallQuarantine small_{2 * kMiB};
   World world_{kDeviceBytes, GetParam()};

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "base/host_memory.h"
 #include "cachalot/tensor_pool.h"
+#include "tests/allocator/testing.h"
 #include "tests/programs/player.h"
 #include "tests/programs/random_program.h"
 #include "tests/reliability/heaps.h"
@@ -141,7 +142,7 @@ void without_memory(const std::function<void()>& action) {
 
 Outcome play_guarded(const char* options, std::size_t first) {
   const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
-  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_options(options));
+  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_guarded(options), guard_if_built());
   const Stream streams[] = {nullptr, device->stream()};
   std::mt19937_64 random(7);
   std::vector<void*> live;
@@ -168,7 +169,7 @@ Outcome play_guarded(const char* options, std::size_t first) {
 
 Outcome play_pool(const char* options, std::size_t first) {
   const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
-  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_options(options));
+  CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_guarded(options), guard_if_built());
   const Stream streams[] = {nullptr, device->stream(), device->stream()};
   std::mt19937_64 random(3);
   std::vector<PooledTensor> held;

@@ -4,15 +4,23 @@
 
 #include "cachalot/require_cpp17.h"
 
+#include <functional>
+#include <memory>
+
 CACHALOT_BEGIN_API
 
 class AllocatorState;
+class Front;
+
+/// A FrontFactory makes the part of an allocator that sees every malloc and free before its heaps
+/// do: guard_factory() of guard.h (library cachalot::diagnostics) makes the guard.
+using FrontFactory = std::function<std::unique_ptr<Front>(AllocatorState&)>;
 
 /// Names all devices of an allocator where a function takes the index of one.
 inline constexpr int kAllDevices = -1;
 
 /// An AllocatorGroup is a group of a CachingAllocator's functions. All groups of an allocator use
-/// its devices, its options and its guard, which are not part of the interface.
+/// its devices and its options, which are not part of the interface.
 class AllocatorGroup {
  public:
   AllocatorGroup(const AllocatorGroup&) = delete;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cachalot/allocator_figures.h"
-#include "cachalot/allocator_guard.h"
 #include "cachalot/allocator_limits.h"
 #include "cachalot/allocator_observers.h"
 #include "cachalot/allocator_pools.h"
@@ -19,7 +18,6 @@
 #include "cachalot/change.h"
 #include "cachalot/device.h"  // cuda_devices(), too
 #include "cachalot/errors.h"
-#include "cachalot/guard.h"
 #include "cachalot/history.h"
 #include "cachalot/kernels.h"
 #include "cachalot/memory_limit.h"
@@ -101,15 +99,14 @@ class CachingAllocator : public AllocatorFigures,
                          public AllocatorObservers,
                          public AllocatorPools,
                          public AllocatorSleep,
-                         public AllocatorSharing,
-                         public AllocatorGuard {
+                         public AllocatorSharing {
  public:
-  /// Makes an allocator of these devices, which it asks for no memory yet. `kernels` makes the
-  /// kernels of the guard; kernels_for of cachalot::kernels is the fast choice on a GPU.
-  /// Throws InvalidArgument unless devices[i]->index() == i.
+  /// Makes an allocator of these devices, which it asks for no memory yet. `guard` makes the guard,
+  /// which the options guard:True and debug:True need: guard_factory(kernels_for) of guard.h.
+  /// Throws InvalidArgument unless devices[i]->index() == i, and if the options need a guard and
+  /// `guard` is empty.
   explicit CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
-                            const Options& options = {},
-                            const KernelsFactory& kernels = host_kernels);
+                            const Options& options = {}, const FrontFactory& guard = {});
   /// Gives every segment back to its device, those with live allocations included.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
@@ -158,10 +155,6 @@ class CachingAllocator : public AllocatorFigures,
   AllocatorSharing& sharing() { return *this; }
   /// Returns what shares memory with other processes and GPUs.
   const AllocatorSharing& sharing() const { return *this; }
-  /// Returns the guard.
-  AllocatorGuard& guard() { return *this; }
-  /// Returns the guard.
-  const AllocatorGuard& guard() const { return *this; }
   /// @}
 
   /// @name Malloc and free
@@ -255,6 +248,7 @@ class CachingAllocator : public AllocatorFigures,
  private:
   class ForkGuard;
   friend class CachedPath;
+  friend class AllocatorGuard;
 
   // Takes the state over. A reference, so that `CachingAllocator({})` stays the allocator without
   // devices.

@@ -18,8 +18,8 @@
 #include "cachalot/kernels.h"
 #include "device/known_stream.h"
 #include "device_allocator.h"
-#include "guard/guard_books.h"
-#include "guard/guard_reports.h"
+#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard/guard_reports.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN
@@ -87,7 +87,7 @@ class GuardedMemory {
 
 // The most freed memory of a device that is kept: a late write comes mostly soon after the free, and this is 0.3 % of an 80 GB
 // GPU. Tests alone set less, before they make an allocator.
-inline std::size_t most_quarantined_bytes = std::size_t{256} << 20;
+extern std::size_t most_quarantined_bytes;
 
 // Quarantine keeps the freed blocks of one device for a while: first in, first out, bounded in bytes. What leaves is
 // compared with its poison, and only then freed. Nothing leaves while a graph is captured on the device.

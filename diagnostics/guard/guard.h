@@ -29,7 +29,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,9 +37,10 @@
 #include "cachalot/private_pool.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
-#include "guard/guard_books.h"
-#include "guard/guard_reports.h"
-#include "guard/guarded_memory.h"
+#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard/guard_reports.h"
+#include "diagnostics/guard/guarded_memory.h"
+#include "groups/front.h"
 
 CACHALOT_BEGIN
 
@@ -58,11 +58,7 @@ class Guard {
 
   // `alignment` is that of the user's memory.
   void* allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
-  // What the free says of the block besides its address.
-  struct Claim {
-    std::size_t bytes = 0;
-    Stream stream = nullptr;
-  };
+  using Claim = Front::Claim;
   // False: it is not one of the live blocks. InvalidArgument when the claim's bytes are not the block's; its stream
   // counts as a use.
   bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
@@ -91,7 +87,7 @@ class Guard {
 
   // Around what takes memory away from blocks that stay: they are compared before it, and looked at again when they are
   // awake and have new canaries.
-  void put_to_sleep(const std::function<void()>& release_physical);
+  void put_to_sleep(FunctionRef<void()> release_physical);
   void wake();
   // The same around Checkpoints::restore_pool, whose blocks are others afterwards: they are not looked at.
   RestoreResult restore(const PoolCheckpoint& checkpoint);

@@ -1,4 +1,4 @@
-#include "guard/guarded_memory.h"
+#include "diagnostics/guard/guarded_memory.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,6 +8,8 @@
 #include "device/addresses.h"
 
 CACHALOT_BEGIN
+
+std::size_t most_quarantined_bytes = std::size_t{256} << 20;
 
 std::optional<BlockSizes> GuardedHeap::sizes(Address in_heap) const {
   const Block* const block = page_map_.find(in_heap);

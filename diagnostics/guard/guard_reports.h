@@ -16,7 +16,7 @@
 #include "cachalot/device.h"
 #include "cachalot/guard.h"
 #include "device_allocator.h"
-#include "guard/guard_books.h"
+#include "diagnostics/guard/guard_books.h"
 
 CACHALOT_BEGIN
 

@@ -1,4 +1,4 @@
-#include "guard/guard_reports.h"
+#include "diagnostics/guard/guard_reports.h"
 
 #include <unistd.h>
 

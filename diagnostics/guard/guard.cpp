@@ -1,4 +1,4 @@
-#include "guard/guard.h"
+#include "diagnostics/guard/guard.h"
 
 #include <algorithm>
 #include <map>
@@ -25,7 +25,7 @@ Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, Kern
       memory_(heap, std::move(make_kernels)),
       quarantine_(heap, blocks_, memory_, duties.canaries ? most_quarantined_bytes : 0) {
   heap_.pressure.set_last_resort([this] { return drain(); });
-  heap_.state.observers.watch_through_guard();
+  heap_.state.observers.watch_through_front();
 }
 
 // --- malloc ---------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ std::size_t Guard::metadata_bytes() const {
 
 // --- sleep ----------------------------------------------------------------------------------------------------------
 
-void Guard::put_to_sleep(const std::function<void()>& release_physical) {
+void Guard::put_to_sleep(FunctionRef<void()> release_physical) {
   drain();
   reporting([&](Reports& found) {
     const Lock looking(memory_.mutex);

@@ -1,4 +1,4 @@
-#include "guard/guard_books.h"
+#include "diagnostics/guard/guard_books.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,5 @@
 /// @file
-/// The reports of the guard: memory corruption, and mistakes of callers.
+/// The guard of an allocator, which reports memory corruption and mistakes of callers.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "cachalot/allocator_group.h"
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
+#include "cachalot/kernels.h"
 #include "cachalot/span.h"
 
 CACHALOT_BEGIN_API
@@ -40,8 +42,9 @@ struct GuardCall {
 /// one mistake of a caller.
 ///
 ///     auto options = cachalot::parse_options("debug:True");
-///     cachalot::CachingAllocator allocator(devices, options, cachalot::kernels_for);
-///     allocator.set_guard_handler([](const cachalot::GuardReport& r) { log(to_string(r)); });
+///     cachalot::CachingAllocator allocator(devices, options,
+///                                          cachalot::guard_factory(cachalot::kernels_for));
+///     cachalot::AllocatorGuard(allocator).set_handler([](const auto& r) { log(to_string(r)); });
 ///
 /// With guard:True each block has canaries, which are patterns before and behind it. The canaries
 /// are compared when the block is freed. A freed block is filled with a pattern and kept in
@@ -109,5 +112,45 @@ std::string to_json(Span<const GuardReport> reports);
 ///
 /// If the call itself fails, or is deallocate_when_possible, the exception is dropped.
 using GuardHandler = std::function<void(const GuardReport&)>;
+
+class CachingAllocator;
+class GuardFront;
+
+/// Returns the factory of the guard, for the constructor of a CachingAllocator. It is used if the
+/// options are guard:True or debug:True. `kernels` makes the kernels that write and compare
+/// patterns; kernels_for of cachalot::kernels is the fast choice on a GPU.
+FrontFactory guard_factory(KernelsFactory kernels = host_kernels);
+
+/// An AllocatorGuard controls the guard of a CachingAllocator, which must outlive it.
+///
+/// An allocator has a guard if it was made with guard:True or debug:True. With the guard on,
+/// statistics and snapshots describe the heap's own blocks, which start 512 bytes before the user's
+/// and end behind them; blocks in quarantine count as allocated. A free waits for the streams that
+/// use the block, which must exist until then. With debug:True,guard:False none of this holds.
+///
+/// Thread safety: any thread. Each function throws InvalidArgument in a forked child.
+class AllocatorGuard {
+ public:
+  /// Controls the guard of `allocator`, if it has one.
+  explicit AllocatorGuard(CachingAllocator& allocator);
+
+  /// Sets the handler called for each report. Empty (the default): print to stderr. Does nothing
+  /// without a guard.
+  void set_handler(GuardHandler handler);
+  /// Returns the number of reports so far; 0 without a guard.
+  std::uint64_t reports() const;
+  /// Verifies all live blocks and all blocks in quarantine now. Returns every report since the last
+  /// call, those of frees and of mistakes included; at most the newest 1,000.
+  /// Throws InvalidArgument without a guard, and while a graph is captured.
+  /// Blocks: until the streams that use the blocks are done.
+  std::vector<GuardReport> check();
+  /// Returns the bytes in quarantine; 0 without a guard.
+  std::size_t quarantine_bytes(int device = 0) const;
+
+ private:
+  GuardFront* front() const;
+
+  AllocatorState& state_;
+};
 
 CACHALOT_END_API
