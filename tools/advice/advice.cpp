@@ -20,7 +20,7 @@
 namespace cachalot::tools {
 namespace {
 
-// Which of the policies that were replayed to take, in one sentence.
+// These functions choose one of the policies that were replayed, and say so in one sentence.
 
 bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
   return one.ooms == best.ooms &&
@@ -111,7 +111,7 @@ Recommendation recommendation_of(const Advice& advice) {
           .sentence = keeps ? reason_to_keep(advice) : reason_to_set(advice, choice)};
 }
 
-// The most memory that one of the best `count` policies holds, as soon as so many are known.
+// The most memory that one of the best `count` policies holds, as soon as `count` policies are known.
 class BestHeld {
  public:
   explicit BestHeld(std::optional<std::size_t> count) : count_(count) {}
@@ -265,7 +265,8 @@ class Advising {
     return never_collects ? base : policy;
   }
 
-  // Those to list, the best first. In a sweep one of those that do the same, and as many as are asked for.
+  // Returns the policies to list, the best first: in a sweep one of those with equal figures, and as many as are
+  // requested.
   std::vector<Candidate> listed(const std::vector<AllocatorPolicy>& policies) const {
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < policies.size(); ++i) {
@@ -436,7 +437,7 @@ std::string place_text(const Advice& advice) {
   return advice.on.gpu.empty() ? usable : fmt::format("{} ({})", usable, advice.on.gpu);
 }
 
-// What the figures of the policy that the program had are worth.
+// Says how exact the figures of the program's own policy are.
 std::string exactness_text(const Advice& advice) {
   if (!advice.recorded_reserved_bytes) return "";
   const std::size_t recorded = *advice.recorded_reserved_bytes;

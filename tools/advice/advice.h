@@ -1,4 +1,4 @@
-// Which allocator policy a program should have: its history replayed under each, in parallel.
+// Advises an allocator policy for a program: its history is replayed under each, in parallel.
 #pragma once
 
 #include <cstddef>
@@ -20,34 +20,35 @@ namespace cachalot::tools {
 struct ReplayDevice {
   std::string gpu;               // a key of `cachalot gpus`, or "" for another device
   std::size_t memory_bytes = 0;  // its whole memory
-  std::size_t usable_bytes = 0;  // what is left for the allocator
+  std::size_t usable_bytes = 0;  // the memory left for the allocator
 };
 
-// What one program did on one device.
+// One program's work on one device.
 struct AdvisedProgram {
   std::string file;  // or the program's words
   int device = 0;
   std::shared_ptr<const Trace> trace;
-  // The same, beginning with the memory that PyTorch had when the recording began: for PyTorch's default. Null where it is not known.
+  // The trace, beginning with the memory that PyTorch had when the recording began: for PyTorch's default. Null where it is not
+  // known.
   std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
   AllocatorPolicy policy{};     // that it ran with: PyTorch's default, or its expandable segments
-  // What PyTorch reserved at its peak, where that is known.
+  // PyTorch's reserved memory at its peak, where it is known.
   std::optional<std::size_t> recorded_reserved_bytes;
-  bool ends_with_failure = false;  // its last request: nobody knows what it would have needed further
+  bool ends_with_failure = false;  // its last request: its further needs are not known
   // Why there is no advice: the history tells nearly nothing of the program. Empty: it tells enough.
   std::string too_short{};
 };
 
 struct AdviceOptions {
   bool sweep = false;
-  std::optional<std::size_t> top;  // how many policies are listed; all without
+  std::optional<std::size_t> top;  // the number of policies listed; all without
   int jobs = 1;                    // threads
   bool measures_host_time = true;
   std::function<void(double done)> progress;  // 0 to 1; called by one thread at a time
 };
 
-// What one policy came to.
+// The result of one policy.
 struct PolicyAdvice {
   std::string policy;  // key_of
   std::string line;    // line_of
@@ -62,7 +63,7 @@ struct PolicyAdvice {
   bool needs_limit = false;         // of one GPU, with no room to spare: it is listed and not recommended
 };
 
-// Which policy to take. The reason is the replay's.
+// The policy to take. The reason is the replay's.
 struct Recommendation {
   std::string policy;
   std::string line;
@@ -79,7 +80,7 @@ struct Advice {
   ReplayDevice on;
   std::optional<std::size_t> recorded_reserved_bytes;  // AdvisedProgram's
   std::vector<std::string> gpus;                       // those to answer for, the smallest first
-  std::size_t settings = 0;                            // that there are answers for
+  std::size_t settings = 0;                            // settings that have answers
   std::size_t replays = 0;                             // that these took
   std::string policy = key_of(AllocatorPolicy());      // key_of AdvisedProgram's
   bool ends_with_failure = false;                      // AdvisedProgram's: no GPU is known on which it completes

@@ -19,8 +19,8 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-// At the last allocation that failed: what was reserved, and where the device lacked memory, what was free there. It is not less
-// than was ever reserved: the cache was given back before the allocation failed.
+// Returns, for the last allocation that failed, the reserved memory, and if the device lacked memory, the free memory there. It
+// is not less than was ever reserved: the cache was given back before the allocation failed.
 std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
   std::optional<std::int64_t> at_failure;
   std::int64_t reserved = reserved_at_end(device);
@@ -33,7 +33,7 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
     reserved -= reserved_change(*event);
     most = std::max(most, reserved);
   }
-  if (!at_failure || most == 0) return std::nullopt;  // without segments, as in a log of RMM, nobody knows
+  if (!at_failure || most == 0) return std::nullopt;  // without segments, as in a log of RMM, it is not known
   return static_cast<std::size_t>(std::max({*at_failure, most, std::int64_t{0}}));
 }
 
@@ -44,7 +44,8 @@ bool ends_with_failure(const DeviceHistory& device) {
   return last != device.events.rend() && last->action == Action::oom;
 }
 
-// Where nearly all blocks are older than the history, a replay packs these anew, which no program did.
+// Says that the history is too short. If nearly all blocks are older than the history, a replay packs these anew, which
+// the program did not do.
 std::string too_short_text(const DeviceHistory& device, std::span<const Allocation> allocations) {
   constexpr std::size_t kFewestPerOlder = 10;  // of blocks that are older, for each that the history made
   const auto older = static_cast<std::size_t>(

@@ -15,7 +15,7 @@ namespace cachalot::tools {
 // One program on one device, and what the file says of the device.
 struct RecordedProgram {
   AdvisedProgram program;
-  // What the allocator could have at most, from the message of an allocation that failed.
+  // The most memory that the allocator could have, from the message of an allocation that failed.
   std::optional<std::size_t> usable_bytes;
   std::optional<std::size_t> device_bytes;   // the device's memory
   std::optional<std::size_t> context_bytes;  // of the context and libraries

@@ -272,7 +272,7 @@ bool RuleMatcher::finds(std::size_t index, std::string_view text) const {
 
 namespace {
 
-// What memory is for that was there before the recording began, and has no call stack: sizes tell.
+// Finds the category of memory that was allocated before the recording began, and has no call stack, by its size.
 
 constexpr double kNearlyAll = 0.9;  // of the gradients' bytes
 
@@ -359,11 +359,11 @@ void name_what_was_before(std::span<const Allocation> allocations, std::vector<C
 
 using Means = CategoryRule::Means;
 
-// Whether a rule may be wrong that says of an allocation that it is a parameter's.
+// A rule that calls an allocation a parameter's may be wrong: the reason.
 enum class Doubt : std::uint8_t { none, loaded, made };
 
 // Decides what a doubtful parameter is, by sizes: as many of a size are parameters as there are gradients, less those without a
-// doubt; of a checkpoint, the next ones are the optimizer's state, if the optimizer has made none; what is left is not known. Without
+// doubt; of a checkpoint, the next ones are the optimizer's state, if the optimizer has made none; the rest is not known. Without
 // gradients a checkpoint is a model's.
 void settle_doubts(std::span<const Allocation> allocations, std::span<const Doubt> doubts,
                    std::vector<Category>& categories) {
@@ -394,7 +394,8 @@ void settle_doubts(std::span<const Allocation> allocations, std::span<const Doub
   }
 }
 
-// What PyTorch gives cuBLAS on most GPUs, CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8, once for each thread: autograd's has its own.
+// The workspace that PyTorch gives cuBLAS on most GPUs, CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8, once for each thread:
+// autograd's has its own.
 constexpr std::uint64_t kBlasWorkspace = std::uint64_t{2 * 4096 + 8 * 16} << 10;
 
 // Says what becomes of an allocation that a phase made, by its lifetime.
@@ -421,7 +422,7 @@ class Lifetimes {
       case Means::category:
         if (phases_.is_between_passes(one.begin)) return of(one, Means::forward);
     }
-    // What a backward pass frees was saved for it. A batch lives on until the program takes the next one.
+    // Memory that a backward pass frees was saved for it. A batch lives on until the program takes the next one.
     const bool is_saved = reaches(one, phases_.next(Means::backward, one.begin)) && ends(one) &&
                           phases_.at(one.end) == Means::backward && !is_kept(one, Means::backward);
     return is_saved ? Category::activations : Category::unknown;
@@ -497,7 +498,7 @@ bool has_bare_backward(const DeviceHistory& device) {
   return with_stack * 10 > requests;
 }
 
-// What one history's allocations are for. The rules say it of each, or the phase; then lifetimes decide.
+// A Judgement decides the categories of one history's allocations: by the rules or the phase, then by lifetimes.
 class Judgement {
  public:
   Judgement(const History& history, const DeviceHistory& device, RuleMatcher& matcher)
@@ -559,7 +560,8 @@ class Judgement {
     return categories;
   }
 
-  // Of a line whose memory comes and goes, two backward passes of an iteration may use it, as a GAN's images. What is kept adds up.
+  // Two backward passes of an iteration may use memory of a line that allocates and frees it again, as a GAN's images. Memory that
+  // is kept adds up.
   void let_go_of_what_comes_again(std::span<const Allocation> allocations, std::vector<Category>& categories) {
     std::map<StackId, std::vector<std::size_t>> by_stack;
     for (std::size_t i = 0; i < allocations.size(); ++i) {

@@ -52,7 +52,7 @@ constexpr bool matches_glob(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-// What memory is for: the kinds of docs/tools/simulate.md. Larger values are the categories of a user's rules.
+// The purposes of memory: the kinds of docs/tools/simulate.md. Larger values are the categories of a user's rules.
 enum class Category : std::uint8_t {
   parameters,
   gradients,
@@ -129,8 +129,8 @@ class RuleMatcher {
   std::vector<int> details_;
 };
 
-// What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they tell
-// a phase of the program, the allocation's lifetime does.
+// A Categorizer finds the purpose of each allocation of a history: rules give it by call stacks, tags and stages; where
+// they give a phase of the program, the allocation's lifetime decides.
 //
 //   forward    still there when a backward pass begins, or when memory runs out before: activation; after two backward passes,
 //              or without one two more forward passes: kept; otherwise temporary
@@ -140,9 +140,9 @@ class RuleMatcher {
 //   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
 //   setup      still there when a forward pass begins: parameter; otherwise temporary
 //
-// Of what lives at the end of the history, or when memory runs out in a forward pass, the first is taken. A call stack without
-// frames, where others have some, is that of autograd's thread, which runs no Python. What the program itself allocates between a
-// forward pass and its backward pass, the loss, is of the forward pass.
+// An allocation that lives at the end of the history, or when memory runs out in a forward pass, gets the first category. A call
+// stack without frames, where others have some, is that of autograd's thread, which runs no Python. Memory that the program
+// itself allocates between a forward pass and its backward pass, the loss, is of the forward pass.
 //
 // Not thread-safe: it remembers what the rules say of each call stack. The history and the rules must outlive it.
 class Categorizer {

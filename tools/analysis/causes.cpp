@@ -36,7 +36,7 @@ std::vector<std::uint32_t> steps_of(std::span<const Allocation> allocations, std
   return most == by_stack.end() || most->second.size() < kFewestSteps ? std::vector<std::uint32_t>() : most->second;
 }
 
-// Whether the allocations lie in most parts of the history.
+// Returns whether the allocations lie in most parts of the history.
 bool is_throughout(const Growth& growth, std::span<const Allocation> allocations, const Peak& peak) {
   std::array<bool, kParts> parts = {};
   for (const std::uint32_t i : growth.allocations)
@@ -54,7 +54,7 @@ class GrowthSearch {
     is_training_ = std::ranges::find(categories, Category::gradients) != categories.end();
   }
 
-  // Whether the memory may be a leak: a training's activations are freed by its next backward pass.
+  // Returns whether the memory may be a leak: a training's activations are freed by its next backward pass.
   bool may_grow(std::uint32_t allocation) const {
     const Category category = categories_[allocation];
     if (category == Category::activations) return !is_training_;
@@ -142,7 +142,8 @@ bool is_limited(const Evidence& evidence) {
 
 }  // namespace
 
-// What it had and the device's free memory, or its limit. A limit that is not known is as much as the program ever had.
+// Returns the program's memory and the device's free memory, or the limit. An unknown limit counts as the most that the
+// program ever had.
 std::uint64_t available_bytes(const Evidence& evidence) {
   if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
   return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
@@ -150,7 +151,7 @@ std::uint64_t available_bytes(const Evidence& evidence) {
 
 namespace {
 
-// Whether a request would have been served with so many bytes more.
+// Returns whether `bytes` more would have served the request.
 bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
   const std::uint64_t needed = evidence.failure->requested_bytes;
   const double worth = kWorthNaming * static_cast<double>(evidence.reserved_bytes);
@@ -510,7 +511,7 @@ class RemedySearch {
              unrecorded(trace_of(history_, freed)), now_);
   }
 
-  // The same policy with more memory.
+  // Tries the policy of the program with more memory.
   void try_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
     const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
     const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);

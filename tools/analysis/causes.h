@@ -73,7 +73,7 @@ enum class Cause : std::uint8_t {
 };
 inline constexpr std::size_t kCauseCount = 18;
 
-// Less than this part of what is reserved is not the reason, even where it would just have been enough.
+// Less than this part of reserved memory is not the reason, even where it would just have been enough.
 inline constexpr double kWorthNaming = 0.06;
 
 // A CUDA context with libraries holds up to this, without NCCL; and, with cuDNN and cuBLAS on some GPUs, up to the second.
@@ -97,8 +97,8 @@ struct Failure {
   std::uint16_t pool = 0;    // in History::pools
 };
 
-// Memory that the program could not use for the request: free memory of segments with live blocks, and what blocks have beyond
-// what was asked for.
+// Memory that the program could not use for the request: free memory of segments with live blocks, and the bytes of blocks
+// beyond their requests.
 struct Cached {
   std::uint64_t bytes = 0;
   std::uint64_t largest_bytes = 0;  // in one piece
@@ -115,7 +115,7 @@ struct Pin {
   std::size_t segments = 0;
 };
 
-// What is known at the moment of the failure, or of the peak.
+// The known figures at the moment of the failure, or of the peak.
 struct Evidence {
   std::optional<Failure> failure;
   std::uint64_t reserved_bytes = 0;
@@ -142,7 +142,7 @@ struct Evidence {
 void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
                   const std::vector<bool>& graph_pools, const Options& options);
 
-// Returns for each of History::pools whether it is a CUDA graph's: by its number, and by who allocated in it.
+// Returns for each of History::pools whether it is a CUDA graph's: by its number, and by the code that allocated in it.
 std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations);
 
 // Returns the lines whose blocks pin most free memory, with at most `most` elements.
@@ -155,13 +155,13 @@ std::uint64_t available_bytes(const Evidence& evidence);
 // Returns the first cause that explains the failure: Cause::none without a failure.
 Cause cause_of(const Evidence& evidence);
 
-// What would have needed less memory, as a replay of the same program shows.
+// Policies that would have needed less memory, as a replay of the same program shows.
 
 // A remedy and its evidence.
 struct Remedy {
   std::string key;                   // of JSON: "expandable_segments", "page_heap", "no_rounding", …
   std::string setting;               // the line to set, or what to change
-  std::string text;                  // what it does
+  std::string text;                  // its effect
   std::uint64_t reserved_bytes = 0;  // at the peak of the replay with it, with the failed request
   bool serves = false;               // the replay completes in the memory that the program had
 };

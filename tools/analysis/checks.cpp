@@ -20,7 +20,7 @@
 namespace cachalot::tools {
 namespace {
 
-// As an option of ours it would be the page heap; a user of PyTorch means PyTorch's.
+// "expandable" as cachalot's option would be the page heap; a user of PyTorch means PyTorch's allocator.
 bool is_expandable(std::string_view policy) { return policy == "expandable" || policy == "expandable_segments:True"; }
 
 // Requested bytes after each event.
@@ -111,7 +111,7 @@ CheckedFigures replayed_figures(const History& history, const DeviceHistory& dev
   figures.reserved_bytes = result.peak_reserved_bytes;
   figures.ooms = result.ooms;
   if (policy.name != "native" || !history.settings.empty()) return figures;
-  // As recorded: from the memory on that PyTorch had then, where that fits.
+  // The recorded start, where it fits: the memory that PyTorch had then.
   const auto start = recorded_start(history, device, allocations_of(device));
   if (!start) return figures;
   const ReplayResult as_recorded = replay(trace_of(history, device, FailedRequests::played, &start->trace), options);
@@ -202,7 +202,7 @@ Check check_history(const History& history, const CheckLimits& limits, const Che
   CACHALOT_REQUIRE(!limits.is_empty(), "{}: there is no limit to check", history.path);
   CACHALOT_REQUIRE(!history.devices.empty(), "{}: the file has no memory of a device", history.path);
   Check check{.path = history.path, .policy = policy.name, .devices = {}};
-  // Of a device that nothing happened on, beside one that has a history, there is nothing to check.
+  // A device without events, beside one that has a history, needs no check.
   const bool has_history = std::ranges::any_of(history.devices, has_trace);
   CACHALOT_REQUIRE(has_history || !limits.needs_history(),
                    "{}: the file has no history: it tells the memory at its end, and neither peaks nor failures",

@@ -14,7 +14,7 @@
 
 namespace cachalot::tools {
 
-// How much memory may leak: in the whole history, or from one begin of a stage to its next.
+// The memory that may leak: in the whole history, or from one begin of a stage to its next.
 struct LeakLimit {
   std::uint64_t bytes = 0;
   std::string stage;  // "": in the whole history
@@ -30,11 +30,11 @@ struct CheckLimits {
   bool no_oom = false;
 
   bool is_empty() const;
-  // Whether one of them is about what happened before the end.
+  // Returns whether a limit concerns events before the end.
   bool needs_history() const { return no_oom || most_peak_bytes || most_allocations; }
 };
 
-// What the limits are about, of one device.
+// The figures of one device that limits apply to.
 struct CheckedFigures {
   std::uint64_t peak_bytes = 0;      // the most requested bytes that live at once
   std::uint64_t reserved_bytes = 0;  // the most that are reserved
@@ -64,7 +64,7 @@ struct DeviceCheck {
 
 struct Check {
   std::string path;
-  std::string policy;  // "" for what was recorded
+  std::string policy;  // "" for the recorded run
   std::vector<DeviceCheck> devices;
 
   bool holds() const;

@@ -48,7 +48,7 @@ std::size_t common_end(std::string_view a, std::string_view b) {
 
 using FilePairs = std::vector<std::pair<std::string_view, std::string_view>>;
 
-// Of files with one name: the pairs with the longest common ends first.
+// Matches files with one name: the pairs with the longest common ends first.
 void match_by_ends(const std::vector<std::string_view>& a, const std::vector<std::string_view>& b, FilePairs& pairs) {
   if (a.size() * b.size() > kMostPairs) return;
   std::vector<std::tuple<std::size_t, std::size_t, std::size_t>> candidates;  // common end, indexes
@@ -198,7 +198,7 @@ std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& 
 struct Alignment {
   std::string by = "events";
   std::array<std::vector<std::size_t>, 2> begins;  // of the parts, by event
-  std::vector<double> marks;                       // what the parts begin with, and the end of the last
+  std::vector<double> marks;                       // the begins of the parts, and the end of the last
 };
 
 std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
@@ -263,7 +263,7 @@ std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<st
 }
 
 // Divides both runs by the begins of a stage that both have at least twice, the one that both have most often; without such
-// by equal shares of the events. There are at most so many parts. Sets aligned_by and parts.
+// by equal shares of the events. There are at most `parts` of them. Sets aligned_by and parts.
 void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
   Alignment alignment = by_stage(a, b);
   if (alignment.by == "events") {
@@ -283,7 +283,7 @@ void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t par
 constexpr const char* kNoStack = "(no call stack was recorded)";
 constexpr std::array kLists = {"category", "line", "module", "pool", "stage"};
 
-// What one device of one run has at the compared moment.
+// The memory of one device of one run at the compared moment.
 struct Side {
   Side(const History& of_history, const DeviceHistory* of_device, const CategoryRules& rules,
        const DifferenceOptions& options)
@@ -347,7 +347,7 @@ class Namer {
     const StackId stack = side.stack_of(allocation);
     return stack == 0 ? kNoStack : text_of(side, side.sites.place_of(stack, frames_));
   }
-  // As its own run calls it.
+  // Returns the name of the line in its own run.
   std::string own_line_of(Side& side, const Allocation& allocation) {
     const StackId stack = side.stack_of(allocation);
     return stack == 0 ? kNoStack : side.sites.text_of(side.sites.place_of(stack, frames_));

@@ -1,4 +1,4 @@
-// What grew between two runs of a program, two of its ranks, or two of its commits.
+// Compares the growth between two runs of a program, two of its ranks, or two of its commits.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@
 
 namespace cachalot::tools {
 
-// Which code of one run of a program is which code of another, although files lie elsewhere and lines have moved.
+// A FrameMatching maps the code of one run of a program to that of another, although files lie elsewhere and lines have
+// moved.
 //
 //   files      the same path; else the same file name, with the longest common end of the two paths first
 //   functions  the same name in such files
@@ -47,10 +48,10 @@ struct Pair {
   std::int64_t growth() const { return static_cast<std::int64_t>(b) - static_cast<std::int64_t>(a); }
 };
 
-// What lives at the compared moments and has one name: a category, a line, a module, a pool or a stage.
+// Live memory at the compared moments under one name: a category, a line, a module, a pool or a stage.
 struct DifferenceRow {
   std::string name;
-  std::string was;  // what the first run calls it, where that is another name: its line has moved
+  std::string was;  // the name in the first run, where it is another: the line has moved
   Pair bytes;       // requested
   Pair count;       // allocations
 

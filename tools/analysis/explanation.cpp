@@ -128,7 +128,7 @@ std::vector<Temporary> temporaries_of(std::span<const Allocation> allocations, S
 constexpr std::size_t kMostPins = 5;
 constexpr std::size_t kMostTemporaries = 10;
 
-// Whether the program allocated in code of torch.distributed.
+// Returns whether the program allocated in code of torch.distributed.
 bool uses_nccl(const History& history) {
   for (FrameId frame = 0; frame < history.stacks.frame_count(); ++frame) {
     if (history.texts[history.stacks.frame(frame).file].find("/torch/distributed/") != std::string_view::npos)
@@ -137,11 +137,11 @@ bool uses_nccl(const History& history) {
   return false;
 }
 
-// What the file and the message tell of the device, beside PyTorch's memory.
+// Adds the figures of the device that the file and the message have, beside PyTorch's memory.
 void add_outside(Evidence& evidence, const DeviceFacts* facts, const ExplainOptions& options) {
   evidence.total_bytes = options.total_bytes;
   if (options.message && options.message->says != OomMessage::Says::nothing) {
-    // Of these a history knows nothing; it tells itself of limits.
+    // A history has no data on these causes; it has limits of its own.
     const Cause said = verdict_of(*options.message).cause;
     if (said == Cause::pinned || said == Cause::nccl || (said == Cause::outside && !evidence.failure) ||
         said == Cause::host_memory)
@@ -162,7 +162,8 @@ void add_outside(Evidence& evidence, const DeviceFacts* facts, const ExplainOpti
   if (!facts->other_processes.empty()) evidence.other_process_bytes = others;
 }
 
-// Where the total is known and the processes are not, what neither PyTorch has nor is free belongs to somebody else.
+// If the total is known and the processes are not, memory that is neither PyTorch's nor free belongs to another
+// process.
 void add_unknown_outside(Evidence& evidence) {
   if (!evidence.failure || !evidence.total_bytes || evidence.own_outside_bytes || evidence.other_process_bytes) return;
   const std::uint64_t known = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);

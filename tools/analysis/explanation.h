@@ -1,4 +1,5 @@
-// What `cachalot explain` says of a device: what held its memory when it ran out or peaked, why, and what would help.
+// The report of `cachalot explain` on a device: the holders of its memory when it ran out or peaked, the cause, and
+// remedies.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@
 
 namespace cachalot::tools {
 
-// What is live at a moment, by what a reader asks for.
+// Live memory at a moment, by the reader's question.
 
 // Requested bytes, and how many allocations they are.
 struct Share {
@@ -77,7 +78,7 @@ struct Explanation {
   int device = 0;
   bool is_host = false;  // of pinned host memory
   std::size_t events = 0;
-  Peak peak;                              // of what is reported: where memory ran out, else the peak of allocated bytes
+  Peak peak;                              // the reported moment: where memory ran out, else the peak of allocated bytes
   std::int64_t since_begin_us = 0;        // of the peak
   std::string at;                         // the line that made the last request; "" where it is not known
   std::uint64_t peak_reserved_bytes = 0;  // of the whole history
@@ -107,7 +108,7 @@ Explanation explain_message(const OomMessage& message, std::optional<std::uint64
 
 // An explanation as text for people and as JSON for programs.
 
-// Returns lines: the moment and its cause, what was live, what was cached, and the remedies. `top` is the most lines of each
+// Returns lines: the moment and its cause, live memory, cached memory, and the remedies. `top` is the most lines of each
 // list.
 std::string to_text(const Explanation& explanation, std::size_t top, const Style& style);
 

@@ -48,7 +48,7 @@ void MemoryRanges::close(Address address, std::uint64_t bytes, std::uint32_t eve
     const Address range_end = end_of(range.address, range.bytes);
     next = open_.erase(next);
     finish(range, std::max(range.address, address), std::min(range_end, end), event);
-    put(range, range.address, address);  // what is left of it on both sides
+    put(range, range.address, address);  // the rest of it on both sides
     put(range, end, range_end);
   }
 }
@@ -96,7 +96,7 @@ std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device) {
 
 namespace {
 
-// Returns the segments after so many events. Neighbours of one expandable segment are one.
+// Returns the segments after `events` events. Neighbours of one expandable segment are one.
 std::vector<SegmentAt> segments_after(const DeviceHistory& device, std::size_t events) {
   std::vector<MemoryRange> held = recorded_ranges(device);
   std::erase_if(held, [&](const MemoryRange& range) {

@@ -1,4 +1,4 @@
-// Where memory lay at a moment of a history: segments, the live blocks in them, and what is free between those.
+// The layout of memory at a moment of a history: segments, the live blocks in them, and the free memory between those.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ struct MemoryRange {
   bool is_expandable = false;
 };
 
-// Follows memory that comes and goes in stretches of any length: what is given back may be part of what was taken, or more
-// than one of it. Going backwards in time works as well; then what closes a range is its begin.
+// Follows memory that comes and goes in stretches of any length: a stretch that is given back may be a part of a taken
+// one, or span several. Going backwards in time works as well; then the begin of a range closes it.
 class MemoryRanges {
  public:
   enum class Direction : std::uint8_t { forwards, backwards };
@@ -57,7 +57,7 @@ std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device);
 
 struct LiveBlock {
   std::uint32_t allocation = 0;
-  std::uint64_t bytes = 0;  // with what was too small to be split off
+  std::uint64_t bytes = 0;  // with a rest that was too small to be split off
 };
 
 struct SegmentAt {

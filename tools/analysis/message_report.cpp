@@ -29,7 +29,7 @@ constexpr std::uint64_t kLargestGpu = 288 * kGiB;
 // The memory of the largest workstation GPUs.
 constexpr std::uint64_t kLargestOfMost = 96 * kGiB;
 
-// So many times as much is much more.
+// The factor from which a figure is "much more" than another.
 constexpr std::uint64_t kTimes = 4;
 
 std::string shown(std::uint64_t bytes) { return format_bytes(bytes); }
@@ -51,7 +51,8 @@ std::string kind_text(const OomMessage& message) {
   return is_known ? "" : fmt::format("a message of {}: ", name);
 }
 
-// Whether it is of the allocator that TensorFlow and XLA share, whose figures tell its limit and what is in use of it.
+// Returns whether the message is of the allocator that TensorFlow and XLA share, whose figures tell its limit and its
+// memory in use.
 bool is_of_bfc_allocator(const OomMessage& message) {
   return message.framework == "TensorFlow" || message.framework.starts_with("JAX");
 }
@@ -136,7 +137,8 @@ MaybeVerdict metal_limit(const OomMessage& message) {
   return verdict(message, is_beside ? Cause::outside : Cause::limit, of);
 }
 
-// What PyTorch asks the device for: a message has the size of the segment, old ones that of the request.
+// Returns the bytes that PyTorch asks the device for: a message has the size of the segment, old ones that of the
+// request.
 std::uint64_t segment_bytes(const OomMessage& message) {
   const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, *message.requested_bytes));
   return message.is_of_torch ? std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded) : rounded;
@@ -171,7 +173,8 @@ MaybeVerdict refused_with_free(const OomMessage& message) {
 
 MaybeVerdict refused(const OomMessage& message) { return is_full(message) ? std::nullopt : refused_with_free(message); }
 
-// Returns what the program could still take: what is free, or less by its limit. nullopt where the message does not tell.
+// Returns what the program could still take: the free memory, or less by its limit. nullopt where the message does not
+// tell.
 Bytes available(const OomMessage& message) {
   Bytes bytes = message.free_bytes;
   if (!bytes && message.total_bytes && message.reserved_bytes) {
@@ -183,7 +186,7 @@ Bytes available(const OomMessage& message) {
   return bytes;
 }
 
-// Whether the request would have been served with so many bytes more.
+// Returns whether `bytes` more would have served the request.
 bool would_serve(const OomMessage& message, std::uint64_t bytes) {
   const Bytes free = available(message);
   return free && bytes > 0 && sum(bytes, free) >= sum(message.requested_bytes, 0);
@@ -220,7 +223,7 @@ std::uint64_t sum_of(const std::vector<Holder>& holders) {
   return bytes;
 }
 
-// Of a message whose cause is another: that what PyTorch caches would have been enough, or "".
+// Says, for a message with another cause, that PyTorch's cached memory would have been enough; or "".
 std::string cached_text(const OomMessage& message) {
   const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
   const std::uint64_t bytes = unallocated + message.private_bytes.value_or(0);
@@ -229,13 +232,14 @@ std::string cached_text(const OomMessage& message) {
                      bytes > unallocated ? "between live blocks and in private pools" : "between live blocks");
 }
 
-// Whether others hold so much more than these bytes that they are the cause.
+// Returns whether other holders have far more than these bytes, so that they are the cause.
 bool is_little_beside_others(const OomMessage& message, std::uint64_t bytes) {
   const std::vector<Holder> holders = holders_of(message);
   return !holders.empty() && holders.front().bytes / kTimes >= bytes && would_serve(message, holders.front().bytes);
 }
 
-// What PyTorch caches can be given back: a smaller part counts where it is large by itself, and nobody else holds as much.
+// PyTorch's cached memory can be given back: a smaller part counts where it is large by itself, and no other holder has as
+// much.
 bool is_cache_worth_naming(const OomMessage& message, std::uint64_t bytes) {
   constexpr double kOfLarge = 0.04;
   if (is_worth_naming(message, bytes)) return true;
@@ -291,7 +295,8 @@ MaybeVerdict host_memory(const OomMessage& message) {
 }
 
 MaybeVerdict limited(const OomMessage& message) {
-  // A message that is cut off does not tell what is reserved. What it calls free was not refused for want of it.
+  // A message that is cut off does not have the reserved memory. A request below its free memory was not refused for
+  // want of it.
   const bool is_forbidden = message.is_cut && message.allowed_bytes && message.allocated_bytes &&
                             message.free_bytes >= message.requested_bytes;
   if (!exceeds_limit(message) && !is_forbidden) return std::nullopt;
@@ -341,7 +346,7 @@ MaybeVerdict holder(const OomMessage& message) {
   }
 }
 
-// ---- What is left ----
+// ---- Other messages ----
 
 MaybeVerdict too_large(const OomMessage& message) {
   if (!message.allocated_bytes || !message.total_bytes) return std::nullopt;
@@ -379,7 +384,7 @@ MaybeVerdict pool_in_pieces(const OomMessage& message) {
                              shown(message.allowed_bytes)));
 }
 
-// TensorFlow tells what was free before it took any memory.
+// TensorFlow reports the free memory before it took any.
 MaybeVerdict taken_before(const OomMessage& message) {
   if (message.framework != "TensorFlow" || !message.total_bytes || !message.free_bytes || message.allocated_bytes)
     return std::nullopt;

@@ -1,4 +1,4 @@
-// What a message that memory ran out tells: the cause, its figures as text for people, and as JSON for programs.
+// The content of an out-of-memory message: the cause, its figures as text for people, and as JSON for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

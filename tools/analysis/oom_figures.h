@@ -26,7 +26,7 @@ inline constexpr std::string_view kAsyncAllocator = "PyTorch on CUDA with cudaMa
 // whether the message was cut off.
 void complete(OomMessage& message);
 
-// Returns what is allocated, without the free blocks of private pools; 0 where the message does not tell.
+// Returns the allocated memory, without the free blocks of private pools; 0 where the message does not tell.
 std::uint64_t live_bytes(const OomMessage& message);
 
 // Returns what this process holds of the device, as far as the message tells.

@@ -322,7 +322,8 @@ std::string_view program_of_xla(std::string_view text) {
   return has("tensorflow.") || has("[[{{node") ? "TensorFlow" : "JAX/XLA";
 }
 
-// What a table of words and figures cannot say, by program. `text` begins with the words of the form.
+// Readers for programs whose messages a table of words and figures cannot describe. `text` begins with the words of the
+// form.
 
 void read_tensorflow(OomMessage& message, const Extent& extent, std::string_view text) {
   // TensorFlow 1 tells at its start what the device has, and takes all that is free.
@@ -392,7 +393,7 @@ void read_paddle(OomMessage& message, std::string_view text) {
   }
 }
 
-// RELION's own allocator tells of its pool, not of the device.
+// RELION's own allocator gives the figures of its pool, not of the device.
 void read_relion(OomMessage& message, std::string_view text) {
   const auto free = size_after(text, "[totalFreeSpace:");
   const auto largest = size_after(text, "[largestContinuousFreeSpace:");
@@ -404,7 +405,7 @@ void read_relion(OomMessage& message, std::string_view text) {
                       : fmt::format("{}, in pieces of at most {}", figures, format_bytes(*largest));
 }
 
-// Adds to the words what programs tell of the host's memory, or of what they did then.
+// Adds to the words the programs' own notes on the host's memory, or on their reaction.
 void read_asides(OomMessage& message, std::string_view text) {
   if (message.framework == "Ollama") {
     if (const auto available = size_after(text, "isavailable("))
@@ -450,7 +451,7 @@ bool has_any(std::string_view text, std::span<const std::string_view> words) {
   return std::ranges::any_of(words, [&](std::string_view one) { return text.find(one) != kNpos; });
 }
 
-// Whether the text ends in a call, "batch.pin_memory()", and the name of an error.
+// Returns whether the text ends in a call, "batch.pin_memory()", and the name of an error.
 bool ends_in_call_of(std::string_view function, std::string_view text) {
   const std::size_t end = text.rfind(')');
   const std::size_t at = end == kNpos ? kNpos : text.rfind(function, end);
@@ -474,7 +475,7 @@ bool is_of_pinned_memory(std::string_view text, std::size_t at) {
          (frame != kNpos && has_any(before.substr(frame), kPython));
 }
 
-// Whether a program's own request failed with CUDA's words, and not PyTorch passes them on.
+// Returns whether CUDA's words are about a program's own request, not passed on by PyTorch.
 bool is_own_request(std::string_view text, std::size_t at) {
   constexpr std::array kTorch = {"torch"sv, "Torch"sv, "TORCH"sv, "c10"sv, "AcceleratorError"sv, "kernelerrors"sv};
   constexpr std::array kRequests = {"cudaMalloc"sv,     "cuMemAlloc"sv,      "cuMemCreate"sv,

@@ -12,10 +12,10 @@
 
 namespace cachalot::tools {
 
-// What a message tells. Sizes are in bytes, as exact as the message has them: two places behind the point. A figure that the message
-// does not have, or that cannot be true, is absent: 17179869184.00 GiB is how a value that is not known looks.
+// The figures of a message. Sizes are in bytes, as exact as the message has them: two places behind the point. A figure that the
+// message does not have, or that cannot be true, is absent: 17179869184.00 GiB stands for an unknown value.
 struct OomMessage {
-  // What the words of a message say of the cause, beside its figures.
+  // The cause that the words of a message name, beside its figures.
   enum class Says : std::uint8_t {
     nothing,
     pinned,         // pinned host memory ran out
@@ -29,7 +29,7 @@ struct OomMessage {
   };
 
   std::string framework = "PyTorch on CUDA";
-  std::string source;       // which rank or process of the log: "rank 3", "pid 2313", or ""
+  std::string source;       // the rank or process of the log: "rank 3", "pid 2313", or ""
   bool is_of_torch = true;  // its figures are those of PyTorch's caching allocator, as a snapshot has them
   bool is_cut = false;      // the end of the message is missing
   Says says = Says::nothing;
@@ -38,13 +38,13 @@ struct OomMessage {
   int device = 0;
   bool has_device = false;  // the message names it
   std::optional<std::uint64_t> requested_bytes;
-  std::optional<std::uint64_t> total_bytes;       // of the device
-  std::optional<std::uint64_t> free_bytes;        // of the device
-  std::optional<std::uint64_t> false_free_bytes;  // what the message calls free, where that is more than the device has
-  std::optional<std::uint64_t> process_bytes;     // of this process, with what is not PyTorch's
-  std::optional<std::uint64_t> allowed_bytes;     // by set_per_process_memory_fraction, or by another limit
-  std::optional<std::uint64_t> allocated_bytes;   // by PyTorch, with what private pools cache
-  std::optional<std::uint64_t> private_bytes;     // cached in private pools
+  std::optional<std::uint64_t> total_bytes;         // of the device
+  std::optional<std::uint64_t> free_bytes;          // of the device
+  std::optional<std::uint64_t> false_free_bytes;    // its free bytes, if more than the device has
+  std::optional<std::uint64_t> process_bytes;       // of this process, with memory that is not PyTorch's
+  std::optional<std::uint64_t> allowed_bytes;       // by set_per_process_memory_fraction, or by another limit
+  std::optional<std::uint64_t> allocated_bytes;     // by PyTorch, with what private pools cache
+  std::optional<std::uint64_t> private_bytes;       // cached in private pools
   std::optional<std::uint64_t> unallocated_bytes;   // reserved and not allocated, outside of private pools
   std::optional<std::uint64_t> reserved_bytes;      // by PyTorch, where the message has it, or the sum of its parts
   std::optional<std::uint64_t> largest_free_bytes;  // the largest free block that could be used
@@ -60,7 +60,7 @@ inline constexpr std::size_t kMostOfOne = 8;
 inline constexpr std::size_t kMostMessages = 64;
 std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path);
 
-// Adds what the message tells of its device to the facts of the history, where they do not have it.
+// Adds the message's figures of its device to the facts of the history, where they do not have it.
 void add_facts(const OomMessage& message, History& history);
 
 }  // namespace cachalot::tools

@@ -1,4 +1,4 @@
-// When the phases of a program began: setup, forward and backward passes, steps of an optimizer.
+// The begins of a program's phases: setup, forward and backward passes, steps of an optimizer.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace cachalot::tools {
 
 inline constexpr std::uint32_t kNoEvent = std::numeric_limits<std::uint32_t>::max();
 
-// When the phases of a program began. A run is events in a row that the same phase made, or none (Means::category).
+// The begins of a program's phases. A run is events in a row that the same phase made, or none (Means::category).
 class Phases {
  public:
   using Means = CategoryRule::Means;

@@ -1,4 +1,4 @@
-// How a replay of a recorded program begins: with its settings, and with the memory that PyTorch held.
+// The start of a recorded program's replay: its settings, and the memory that PyTorch held.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace cachalot::tools {
 // PYTORCH_CUDA_ALLOC_CONF of a recorded program, as options for a replay.
 
 // Returns the settings of the text that decide where PyTorch's default allocator puts a block, without those named `without`: an
-// option text for heap:segments. What cannot be read is left out.
+// option text for heap:segments. Settings that cannot be read are left out.
 std::string segment_config(std::string_view settings, std::string_view without = "");
 
 // Returns what cachalot's page heap takes of the settings, as it does when the program enables it: an option text.

@@ -20,7 +20,7 @@ std::string_view short_path(std::string_view path) {
 
 std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// Where a module of torch.nn has its forward, "linear.py", is named as a module: "nn.linear".
+// Returns the name of a module of torch.nn for the file with its forward: "nn.linear" for "linear.py".
 std::string module_name(std::string_view file, std::uint32_t line, bool is_innermost) {
   constexpr std::string_view kNn = "/torch/nn/modules/";
   if (contains(file, kNn)) {
@@ -61,7 +61,7 @@ bool Sites::shows(FrameId frame, Frames frames) {
   return from == Origin::own || (frames == Frames::library && from == Origin::library);
 }
 
-// Of code without Python: the operation of autograd or of PyTorch, above the allocator's own calls.
+// Returns the place in code without Python: the operation of autograd or of PyTorch, above the allocator's own calls.
 FrameId Sites::machine_place(std::span<const FrameId> calls) const {
   constexpr std::array<std::string_view, 2> kTelling = {"torch::autograd::generated::", "at::_ops::"};
   constexpr std::size_t kFarthest = 60;  // calls: no operation is so deep

@@ -14,10 +14,11 @@
 
 namespace cachalot::tools {
 
-// Which frames of a call stack a tree of calls has: the program's own, also those of libraries other than PyTorch, or all.
+// The frames of a call stack that a tree of calls shows: the program's own, also those of libraries other than PyTorch, or
+// all.
 enum class Frames { own, library, all };
 
-// Whose code a frame is.
+// The owner of a frame's code.
 enum class Origin : std::uint8_t { own, library, torch, machine };  // machine: C++ and the interpreter
 
 // Returns the origin of a file's code. PyTorch and Python's standard library are not the program's own; nor is what pip

@@ -1,4 +1,4 @@
-// What holds a program's GPU memory, from a snapshot of it: as text for people and as JSON for programs.
+// The holders of a program's GPU memory, from a snapshot: as text for people and as JSON for programs.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace cachalot::tools {
 // each pool and stream, and the `top` sites with most live memory. Pinned host memory is left out.
 std::string to_text(const History& history, std::size_t top, const Style& style = {});
 
-// The same as a JSON object on one line, without the newline.
+// Returns the report as a JSON object on one line, without the newline.
 std::string to_json(const History& history, std::size_t top);
 
 }  // namespace cachalot::tools

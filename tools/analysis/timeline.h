@@ -22,10 +22,10 @@ struct Held {
   std::uint64_t requested = 0;
   std::uint64_t allocated = 0;  // in blocks
   std::uint64_t active = 0;     // and those that other streams still use
-  std::uint64_t reserved = 0;   // 0 throughout where the file tells of no segments
+  std::uint64_t reserved = 0;   // 0 throughout where the file has no segments
 };
 
-// Goes through a history and knows what is held. What the device held before is known from what it holds at the end.
+// Goes through a history and knows the held memory. The memory held before follows from that held at the end.
 class HeldCursor {
  public:
   // All must outlive it. `blocks` is of block_bytes_of.
@@ -75,7 +75,7 @@ struct Peak {
 std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
                               std::span<const std::uint64_t> blocks, PeakKind kind);
 
-// Returns the moment after so many events, at most as many as there are.
+// Returns the moment after `events` events, at most as many as there are.
 Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
                 std::span<const std::uint64_t> blocks, std::size_t events);
 
@@ -83,7 +83,7 @@ Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocat
 std::optional<std::size_t> last_oom(const DeviceHistory& device);
 
 // Returns the moment of a history that a user names: "peak" (of requested bytes), "reserved" (the peak of reserved bytes), "oom"
-// (the last failed allocation), "end", or after so many events: "1200". Throws InvalidArgument for another one, and where memory
+// (the last failed allocation), "end", or a number of events: "1200". Throws InvalidArgument for another one, and where memory
 // never ran out.
 Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
                 const std::string& at);

@@ -26,7 +26,7 @@ constexpr std::array kUnits = {Unit{"bytes", 0}, Unit{"KiB", 1}, Unit{"MiB", 2},
 
 constexpr double kMostBytes = 18446744073709549568.0;  // the largest of a double in 64 bits
 
-// Whether the commas part groups of three digits: "25,600,000", but not "1,23.41".
+// Returns whether the commas part groups of three digits: "25,600,000", but not "1,23.41".
 bool has_groups(std::string_view text) {
   std::string_view whole = text.substr(0, text.find('.'));
   for (std::size_t comma = whole.rfind(','); comma != std::string_view::npos; comma = whole.rfind(',')) {

@@ -61,12 +61,12 @@ constexpr std::string_view kWhiteSpace = " \t\r\n"sv;
 constexpr unsigned kReadBytes = 1 << 17;
 constexpr std::size_t kMostPerRead = std::size_t{1} << 30;  // gzread counts with an int
 
-// Of what PyTorch writes, a byte takes up to ten in memory, and gzip packs it to a thirtieth.
+// A byte of PyTorch's files takes up to ten in memory, and gzip packs it to a thirtieth.
 constexpr std::size_t kMemoryPerByte = 500;
 constexpr std::size_t kMemoryAtLeast = 64 * kMiB;
 constexpr std::size_t kMemoryOfPipe = 4 * kGiB;
 
-// What PyTorch writes is packed to a thirtieth at best, lines of text to a hundredth. Deflate can pack to a thousandth.
+// PyTorch's files are packed to a thirtieth at best, lines of text to a hundredth. Deflate can pack to a thousandth.
 constexpr std::uint64_t kMostPacked = 250;
 constexpr std::uint64_t kPackedAtLeast = 256 * kMiB;
 
@@ -111,7 +111,7 @@ class ZipMember {
     return filled;
   }
 
-  // What is wrong with the archive; "" while nothing is known.
+  // Returns the archive's error; "" while none is known.
   const std::string& trouble() const { return trouble_; }
 
  private:
@@ -305,7 +305,7 @@ std::optional<unsigned char> InputFile::peek() {
   return static_cast<unsigned char>(first.front());
 }
 
-// Of a file cut off, zlib hands out what it could still decode first.
+// zlib first hands out the decodable part of a file that is cut off.
 std::string InputFile::trouble() const {
   if (zip_ != nullptr && !zip_->trouble().empty()) return zip_->trouble();
   if (bytes_ >= most_bytes_) return fmt::format("it decompresses to more than {} times its size", kMostPacked);

@@ -1,5 +1,5 @@
 // A file that users give us, plain, gzip or a zip archive with one file, read once from its front to its end. Nothing in it
-// is believed: what is read goes into memory of the reader's, who decides how much, and a file that decompresses to far more
+// is believed: its content goes into memory of the reader, which decides its size, and a file that decompresses to far more
 // than such files do ends there.
 #pragma once
 
@@ -29,14 +29,17 @@ class InputFile {
   std::string_view begin();
   // Returns the file's first byte, which stays to be read; nullopt where the file is empty or cannot be read.
   std::optional<unsigned char> peek();
-  // Why there is no more: "" at the true end of the file; else that it cannot be read, or that its gzip is cut off.
+  // Returns the reason why reading ended: "" at the true end of the file; else that it cannot be read, or that its gzip
+  // is cut off.
   std::string trouble() const;
 
   const std::string& path() const { return path_; }
-  // Bytes on the disk; nullopt for what is no regular file: a pipe, say. Such cannot be read a second time.
+  // Returns the bytes on the disk; nullopt for a file that is not regular, such as a pipe. It cannot be read a second
+  // time.
   std::optional<std::size_t> size() const;
-  // The most host memory that the history of this file (history/history.h) may take: a multiple of the size on the disk,
-  // so that a small file that decompresses to a large one, or tells of one, is refused; and three quarters of the machine's.
+  // Returns the most host memory that the history of this file (history/history.h) may take: a multiple of the size on the
+  // disk, so that a small file that decompresses to a large one, or describes one, is refused; and three quarters of the
+  // machine's.
   std::size_t memory_limit() const;
 
  private:
@@ -50,9 +53,9 @@ class InputFile {
   std::string what_;
   void* file_ = nullptr;  // a gzFile; zlib stays out of this header
   std::unique_ptr<ZipMember> zip_;
-  std::string ahead_;        // what begin() has read, while it was not read otherwise
+  std::string ahead_;        // the bytes that only begin() has read so far
   std::string raw_ahead_;    // the same of a zip archive, packed
-  bool has_looked_ = false;  // whether it is one
+  bool has_looked_ = false;  // look_at_begin() has run
   std::uint64_t bytes_ = 0;  // that were handed out
   std::uint64_t most_bytes_ = 0;
 };
@@ -65,7 +68,7 @@ inline constexpr std::size_t kTellingBytes = 512;  // as many of a file's first 
 // "trace".
 std::string foreign_format(std::string_view begin, std::string_view wanted);
 
-// Returns what to say of a file in no known format: how it begins, and what is read instead.
+// Returns what to say of a file in no known format: its begin, and the known formats.
 std::string unknown_format(std::string_view begin);
 
 // Returns whether the file begins as a trace does: "a,<number>,".

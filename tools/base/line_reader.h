@@ -48,7 +48,7 @@ class LineReader {
   }
 
  private:
-  // nullptr when there is none in what is buffered.
+  // Returns nullptr when there is none in the buffer.
   const char* find_newline() const {
     return static_cast<const char*>(std::memchr(buffer_.data() + begin_, '\n', end_ - begin_));
   }

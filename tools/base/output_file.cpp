@@ -30,7 +30,8 @@ bool must_be_written_in_place(const std::string& path) {
   return is_descriptor || (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status));
 }
 
-// Returns a descriptor of a new file. The name can be guessed: a link that somebody planted there goes, and not what it names.
+// Returns a descriptor of a new file. The name can be guessed: a link that another user planted there is removed, not its
+// target.
 int create_new(const std::string& path) {
   std::remove(path.c_str());
   errno = 0;
@@ -87,7 +88,7 @@ void OutputFile::fail() {
 
 void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs) {
   for (const std::string& input : inputs) {
-    std::error_code error;  // what is not there is not the same
+    std::error_code error;  // a missing file is another one
     const bool is_same =
         (output == input && !output.empty() && output != "-") ||
         (std::filesystem::is_regular_file(output, error) && std::filesystem::equivalent(output, input, error));

@@ -52,7 +52,7 @@ class OutputFile {
   fmt::memory_buffer buffer_;
 };
 
-// Throws InvalidArgument, which names the option, if `output` is one of the other files, which would be lost. "" is no file.
+// Throws InvalidArgument, which names the option, if `output` is one of the other files, which would be lost. "" names none.
 void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs);
 
 }  // namespace cachalot::tools

@@ -14,7 +14,7 @@ struct Quoted {
   std::string_view text;
 };
 
-// Without quotes, with room for a path and with UTF-8: no control character reaches a terminal.
+// Prints text without quotes, with room for a path and with UTF-8: no control character reaches a terminal.
 struct Printable {
   std::string_view text;
 };
@@ -25,7 +25,7 @@ inline constexpr std::size_t kShownOfAPath = 300;
 // For a text that joins others before it is formatted.
 std::string printable(std::string_view text);
 
-// What is not shown as it is, is shown as \x and two digits.
+// Prints other bytes than those of `is_shown` as \x and two digits.
 template <typename Out, typename IsShown>
 Out print_escaped(Out out, std::string_view text, std::size_t most, IsShown&& is_shown) {
   for (const char c : text.substr(0, most)) {

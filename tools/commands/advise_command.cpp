@@ -115,7 +115,7 @@ struct AdviceCluster {
 
 constexpr const char* kUsualGpu = "h100";  // as `cachalot simulate` has it
 
-// What a program takes that uses PyTorch with cuBLAS, unless the user or the file says more.
+// Returns the charge for a program that uses PyTorch with cuBLAS, unless the user or the file says more.
 simulator::ContextCharge charge_of(const std::optional<std::string>& context, std::optional<std::size_t> recorded) {
   simulator::ContextCharge charge;
   if (context == "none") return charge;
@@ -149,7 +149,7 @@ ReplayDevice usual_device(const AdvisedProgram& program, const std::vector<Card>
   return device_like(*std::ranges::max_element(cards, {}, &Card::memory_bytes), program.other_bytes);
 }
 
-// Where a recorded program is played.
+// Returns the device that a recorded program is played on.
 ReplayDevice device_of(const RecordedProgram& recorded, const std::vector<Card>& cards, bool on_first_card) {
   if (on_first_card) return device_like(cards.front(), recorded.program.other_bytes);
   if (recorded.usable_bytes) {
@@ -202,7 +202,7 @@ std::vector<Advice> advices_of_lines(const std::string& text, const std::string&
 }
 
 // Returns the advice about each program and device of the files, in their order. A file that cannot be read has one with the
-// error. Throws InvalidArgument for what is wrong with the request.
+// error. Throws InvalidArgument for an invalid request.
 std::vector<Advice> advise_files(const std::vector<std::string>& files, const AdviceRequest& request) {
   request.cards({}, {});  // an error of the request is not one of each file
   charge_of(request.context, std::nullopt);
@@ -216,8 +216,8 @@ std::vector<Advice> advise_files(const std::vector<std::string>& files, const Ad
   return advices;
 }
 
-// The same, on the workers of a cluster: each file is a task of `cachalot advise --json`. Only host times differ.
-// `progress` is called by one thread at a time.
+// Returns the advice as advise_files does, on the workers of a cluster: each file is a task of `cachalot advise
+// --json`. Only host times differ. `progress` is called by one thread at a time.
 std::vector<Advice> advise_on_cluster(const std::vector<std::string>& files, const AdviceCluster& cluster,
                                       const std::function<void(double done)>& progress) {
   Cluster workers(cluster.python, cluster.scheduler);
@@ -227,7 +227,7 @@ std::vector<Advice> advise_on_cluster(const std::vector<std::string>& files, con
   const int waiting = std::min(2 * workers.places(), 512);  // so that no worker waits for the next file
   run_in_parallel(files.size(), waiting, [&](std::size_t i) {
     try {
-      if (cluster.sends_files) InputFile(files[i], "history");  // what cannot be opened is told as everywhere
+      if (cluster.sends_files) InputFile(files[i], "history");  // a file that cannot be opened gives the usual message
       of_files[i] = advices_of_lines(workers.advise(cluster.words, files[i], cluster.sends_files), files[i]);
     } catch (const std::exception& error) {
       of_files[i] = {failure(files[i], error)};

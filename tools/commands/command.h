@@ -1,4 +1,4 @@
-// What every command of `cachalot` has: its words for help, its options, and what it does.
+// The parts of every command of `cachalot`: its words for help, its options, and its action.
 //
 // Help, completion and the man page are made of these declarations, so that none of them can be stale.
 #pragma once
@@ -20,10 +20,10 @@ struct Example {
   std::string_view command;  // "cachalot simulate --gpu t4 train.py"
 };
 
-// What help says of a command beyond its options.
+// The help text of a command beyond its options.
 struct CommandText {
   std::string_view name;     // "replay"
-  std::string_view usage;    // what follows the name: "[OPTIONS] TRACE..."
+  std::string_view usage;    // the words behind the name: "[OPTIONS] TRACE..."
   std::string_view summary;  // one line, without a full stop
   std::string details{};     // paragraphs, separated by empty lines
   std::vector<Example> examples{};
@@ -83,7 +83,7 @@ std::unique_ptr<Command> make_man_command(const Declarations& declarations);
 
 // Writes to standard output at once, so that a reader of a pipe sees each part when it is done.
 void print(std::string_view text);
-// Writes to standard error. Where that cannot be written, nobody reads it, and the command goes on.
+// Writes to standard error. If that cannot be written, it has no reader, and the command goes on.
 void tell(std::string_view text);
 
 }  // namespace cachalot::tools

@@ -42,7 +42,7 @@ std::string more_help(const std::string& name) {
                                     question_about(option, owned), more_help(name)));
 }
 
-// CLI11's own words, but for what is missing.
+// Returns CLI11's own words, except for a missing argument.
 std::string problem(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr) return error.what();
   for (const CLI::Option* option : app.get_options()) {

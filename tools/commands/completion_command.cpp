@@ -91,7 +91,7 @@ std::vector<std::string> words_of(const Declarations& declarations, const Option
   return {names.begin(), names.end()};
 }
 
-// What stands where no option is expected: files, a program, the names of commands or of shells.
+// Returns the completions where no option is expected: files, a program, the names of commands or of shells.
 std::string positional_action(const Declarations& declarations, const DeclaredCommand& command) {
   if (command.command->takes_program()) return "_cachalot_files \"$current\"";
   for (const OptionText& option : options_of(*command.app)) {

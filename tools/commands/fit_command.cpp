@@ -23,7 +23,7 @@
 namespace cachalot::tools {
 namespace {
 
-// What `cachalot fit` prints.
+// The output of `cachalot fit`.
 using Cells = std::vector<std::string>;
 
 // The rows of one card: one for each combination of fixed values.

@@ -21,7 +21,7 @@
 namespace cachalot::tools {
 namespace {
 
-// What a replay found, as text for people and as JSON for programs.
+// The result of a replay, as text for people and as JSON for programs.
 struct ReplayReportContents {
   bool min_device = false;  // the smallest device was looked for (ReplayOptions::find_min_device)
   bool internals = false;   // device calls, retries and other counts of the allocator's own work

@@ -22,7 +22,7 @@
 namespace cachalot::tools {
 namespace {
 
-// Whether it is a file with a history that is not a trace of ours already.
+// Returns whether the file has a history that is not a cachalot trace already.
 bool has_history(InputFile& file) {
   const std::optional<HistoryFormat> text = text_format(file.begin());
   return text ? *text != HistoryFormat::cachalot_trace : is_snapshot(file);

@@ -1,5 +1,5 @@
-// What several commands have in common: the files that they are given, the options that say on which devices, for which GPUs
-// and how a program runs, and the bar that shows how far they are.
+// Parts that several commands share: the given files, the options for devices, GPUs and the program's run, and the progress
+// bar.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -78,7 +78,7 @@ std::vector<Card> cards_of(const CardOptions& options, const simulator::ContextC
 
 // The options that `simulate` and `fit` share.
 
-// What the program of a run finds beside its GPU, and what ends it before its own end.
+// The surroundings of a run's program beside its GPU, and the limits that end it early.
 struct RunOptions {
   SimulationOptions simulation;  // without a program and a rank
   std::optional<int> world_size;

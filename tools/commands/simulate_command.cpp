@@ -32,14 +32,14 @@
 namespace cachalot::tools {
 namespace {
 
-// What a user wants to know of a program that ran on a simulated GPU.
+// The user's choices for the report on a program that ran on a simulated GPU.
 struct ReportOptions {
   bool verbose = false;          // also the calls of the driver, and a row for each GPU
   std::optional<Frames> frames;  // the tree of calls that made the peak, instead of lines
 };
 
-// What the memory of a PyTorch program's peak is for, and which code made it: lines of text for a device's part of a torch
-// report (simulator/README.md).
+// The purposes of the memory at a PyTorch program's peak, and the code that allocated it: lines of text for a device's
+// part of a torch report (simulator/README.md).
 using nlohmann::json;
 using Bytes = std::map<std::string, std::size_t>;
 
@@ -94,7 +94,7 @@ ModuleGroups groups_at(const json& modules, std::size_t depth) {
   return groups;
 }
 
-// As deep as leaves few groups.
+// Groups modules at the greatest depth that leaves few groups.
 ModuleGroups groups_of(const json& modules) {
   constexpr std::size_t kMostGroups = 8;
   constexpr std::size_t kDeepest = 16;
@@ -156,8 +156,8 @@ std::vector<std::string> module_lines(const json& modules) {
   return lines;
 }
 
-// Returns the tree of the calls that allocated what was live at the peak, the outermost first. Calls with less than 2 % of
-// all of it are left out.
+// Returns the tree of the calls that allocated the live memory at the peak, the outermost first. Calls with less than 2 %
+// of all of it are left out.
 std::vector<std::string> call_tree_lines(const json& stacks, Frames frames) {
   constexpr std::size_t kParts = 50;  // 2 %
   const Call root = tree_of(stacks, frames);
@@ -166,7 +166,7 @@ std::vector<std::string> call_tree_lines(const json& stacks, Frames frames) {
   return lines;
 }
 
-// Below a large segment of PyTorch's, what is reserved says how segments are rounded, and nothing of the program.
+// Below a large segment of PyTorch's, reserved memory shows how segments are rounded, and nothing of the program.
 constexpr std::size_t kLargeSegment = 20 * kMiB;
 
 std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
@@ -178,7 +178,7 @@ std::string figure_if_any(std::string_view name, const std::string& value) {
   return value.empty() ? "" : figure(name, value);
 }
 
-// What keeps the history from telling all: "program's own" instead of its figures, or its end.
+// Says why the history is incomplete: "program's own" instead of its figures, or its end.
 std::string history_text(const json& history) {
   if (history.is_string()) {
     return figure("", "(the program records memory history itself, so that places in the program are not known)");
@@ -259,13 +259,13 @@ std::string driver_calls_text(const json& device) {
                                             number(device, "allocations")));
 }
 
-// What there is to say of a request that failed if estimates may be too high.
+// Describes a failed request if estimates may be too high.
 std::string if_low(const json& device, const json& request) {
   return figure_if_any("", describe_low_estimate(device, request));
 }
 
-// The request that failed: its place, its size and what was free. One that is smaller than what is free fails because PyTorch
-// asks the GPU for a whole segment.
+// The request that failed: its place, its size and the free memory. One that is smaller than the free memory fails because
+// PyTorch asks the GPU for a whole segment.
 std::string refused_text(const json& where, const std::string& at) {
   const std::size_t bytes = number(where, "bytes");
   const std::size_t free = number(where, "free_bytes");
@@ -278,8 +278,8 @@ std::string refused_text(const json& where, const std::string& at) {
                      format_bytes(free));
 }
 
-// A request that failed for good: the last one of PyTorch, whose history, where there is one, knows the place (else null), or the
-// first one of the driver.
+// Returns the request that failed permanently: the last one of PyTorch, whose history, if it exists, knows the place (else null),
+// or the first one of the driver.
 const json& refused_request(const json& device, const json* torch) {
   return torch != nullptr ? torch->at("last_oom") : device.at("first_failure");
 }
@@ -292,7 +292,7 @@ std::string refused_at_text(const json& device, const json* torch) {
   return refused_text(refused, fmt::format(" at allocation {}", number(refused, "allocation")));
 }
 
-// How close it was: the program went on without what it had asked for, or PyTorch gave its cache back.
+// Says how close memory was: the program went on without the requested memory, or PyTorch gave its cache back.
 std::string tightness_text(const json& device, const json* torch) {
   if (ran_out(device, torch)) {
     return figure("", "but it was " + refused_at_text(device, torch)) +
@@ -308,7 +308,8 @@ std::string without_last_newline(std::string text) {
   return text;
 }
 
-// As nvidia-smi shows it. What other processes of the run took of the same device counts as well.
+// Describes the device's peak as nvidia-smi shows it. Memory of other processes of the run on the same device counts as
+// well.
 std::string device_peak_text(const json& device) {
   std::string text = bytes_of(device, "peak_with_context_bytes") + " at the peak";
   if (number(device, "common_peak_bytes") > number(device, "peak_with_context_bytes"))
@@ -316,7 +317,7 @@ std::string device_peak_text(const json& device) {
   return figure("on the device", text);
 }
 
-// What the program and other processes that use the same device had of it, but for the program's own context.
+// Returns the memory of the program and of other processes on the same device, except the program's own context.
 std::size_t peak_without_context(const json& device) {
   return number(device, "peak_used_bytes") + number(device, "common_peak_bytes") -
          number(device, "peak_with_context_bytes");
@@ -416,7 +417,7 @@ std::string breach_text(const json& breach, const Style& style) {
   return text;
 }
 
-// What the process did against CUDA's rules; nothing where nobody watched.
+// Lists the process's breaches of CUDA's rules; nothing if they were not watched.
 std::string rules_report(const ProcessReport& report, const Style& style) {
   const json& driver = report.driver;
   if (!driver.contains("breaches")) return "";
@@ -429,7 +430,7 @@ std::string rules_report(const ProcessReport& report, const Style& style) {
   return text;
 }
 
-// Where the program read values that nothing computed; nothing where computing was off.
+// Lists the places where the program read values that were not computed; nothing if computing was off.
 std::string values_text(const json& torch) {
   const json& values = torch.at("values");
   if (values.is_null()) return "";
@@ -477,7 +478,7 @@ std::string ending_text(const Simulation& simulation, const Style& style) {
          host_access_text(simulation);
 }
 
-// Which cuDNN planned the program's convolutions; nothing where it did without. 91900 is 9.19.0.
+// Names the cuDNN that planned the program's convolutions; nothing if none did. 91900 is 9.19.0.
 std::string cudnn_text(const json& driver) {
   const json& cudnn = driver.at("cudnn");
   if (cudnn.is_null()) return "";
@@ -490,7 +491,7 @@ std::string cudnn_text(const json& driver) {
                                      bytes_of(cudnn, "largest_workspace_bytes")));
 }
 
-// The libraries whose workspaces nobody knows.
+// Names the libraries with unknown workspaces.
 std::string libraries_text(const json& driver) {
   std::string names;
   for (const json& name : driver.at("unknown_workspaces"))
@@ -597,7 +598,7 @@ class SimulateCommand : public Command {
   bool takes_program() const override { return true; }
   void set_program(const std::vector<std::string>& words) override { program_ = words; }
 
-  // What is wrong with an option is told here, before the program runs and its output hides it.
+  // Wrong options are reported here, before the program runs and its output hides it.
   int run(const Styles& styles) override {
     std::optional<std::string>& gpu = run_.simulation.gpu;
     if (gpu) gpu = simulator::find_gpu_model(*gpu).key;

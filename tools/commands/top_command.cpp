@@ -45,7 +45,7 @@ struct TopOptions {
   std::string address = "127.0.0.1";
 };
 
-// NVML's types, as its header has them; nobody needs that header for this.
+// NVML's types, as its header has them; the header itself is not needed.
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
 constexpr unsigned kMostGpus = 1024;
@@ -80,7 +80,7 @@ std::string nvml_text(GetText* function, void* device) {
   return text;
 }
 
-// What NVML, the library of nvidia-smi, says of the GPUs' memory and of the processes that use it. It is loaded at run time.
+// NVML, the library of nvidia-smi, reports the GPUs' memory and the processes that use it. It is loaded at run time.
 class Nvml {
  public:
   // Returns null where the library is missing or does not start.
@@ -155,7 +155,7 @@ class Nvml {
     std::ranges::sort(gpu.processes, {}, &GpuProcess::pid);
   }
 
-  // The older function counts what is reserved for the driver as used.
+  // The older function counts memory reserved for the driver as used.
   bool read_memory(void* device, GpuSample& gpu) const {
     MemoryV2 memory;
     if (auto* const get = find<GetMemory<MemoryV2>>("nvmlDeviceGetMemoryInfo_v2");
@@ -233,7 +233,7 @@ class TerminalScreen {
     print(screen);
   }
 
-  // Whether keys can be read: standard input is a terminal, too.
+  // Returns whether keys can be read: standard input is a terminal, too.
   bool has_keys() const { return before_.has_value(); }
 
   // Returns the key that was pressed; nullopt if there is none.
@@ -246,7 +246,7 @@ class TerminalScreen {
   std::optional<termios> before_;  // of standard input, where that is a terminal
 };
 
-// The signals that end, stop or tell a program, while one exists: they come here in place of doing what they do.
+// The signals that end, stop or tell a program, while one exists: they are queued instead of acting.
 class SignalQueue {
  public:
   explicit SignalQueue(bool with_terminal) {
@@ -302,7 +302,7 @@ class Top {
 
   // Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs.
   int run() {
-    // Rates need two samples. Who waits at a terminal sees the first at once.
+    // Rates need two samples. A user at a terminal sees the first at once.
     next_ = Clock::now();
     if (screen_) {
       give();

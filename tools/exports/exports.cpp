@@ -177,7 +177,7 @@ const DeviceHistory& only_device_of(const History& history, const ExportOptions&
   return *devices.front();
 }
 
-// A history as a trace of ours (trace_reader.h).
+// Writes a history as a cachalot trace (trace_reader.h).
 namespace {
 
 // A pool's memory serves that pool alone, as in trace_of: each pair of stream and pool is a stream of the trace. The
@@ -245,7 +245,7 @@ class RmmWriter {
   }
 
  private:
-  // Those before the event that have not been written.
+  // Writes the failures before the event that have not been written.
   void write_failures(std::size_t event) {
     for (; next_failure_ < event; ++next_failure_) {
       const HistoryEvent& failure = device_.events[next_failure_];

@@ -1,5 +1,5 @@
-// Histories as files of other tools, and of ours. All of them are written while they are made: nothing but the history and
-// its allocations is in memory.
+// Writes histories as files of other tools and of cachalot. All of them are written while they are made: nothing but the
+// history and its allocations is in memory.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ std::string export_format_names();
 void write_torch_snapshot(const History& history, const ExportOptions& options, OutputFile& out);
 void write_perfetto(const History& history, const ExportOptions& options, OutputFile& out);
 
-// What several formats need of a history.
+// Parts of a history that several formats need.
 
 // Returns the text as UTF-8: what is not UTF-8 in it is replaced.
 std::string utf8_of(std::string_view text);

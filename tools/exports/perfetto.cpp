@@ -26,7 +26,7 @@ class Counter {
   Counter(const char* name, std::size_t samples, std::size_t most)
       : name_(name), per_part_(std::max<std::size_t>(1, 2 * samples / std::max<std::size_t>(most, 1))) {}
 
-  // Calls write(name, time, value) for what is to be shown.
+  // Calls write(name, time, value) for each value to show.
   template <typename Write>
   void add(std::int64_t time, std::uint64_t value, const Write& write) {
     if (in_part_ == 0 || value > largest_.second) largest_ = {time, value};

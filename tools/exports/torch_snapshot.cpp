@@ -21,7 +21,7 @@ namespace {
 
 using PickledId = std::uint32_t;  // names a value that was written
 
-// Python's own pickler writes so many parts at once. The memory viewer passes them as arguments of one call, of which
+// Python's own pickler writes `kBatch` parts at once. The memory viewer passes them as arguments of one call, of which
 // browsers allow some ten thousand.
 constexpr int kBatch = 1000;
 constexpr std::size_t kLongestRemembered = 256;  // longer texts seldom come again
@@ -258,7 +258,7 @@ class TorchSnapshotWriter {
     known = pickle_.remember();
   }
 
-  // The calls of forward are text, the oldest first, but for what a traceback cannot say.
+  // Writes the calls of forward as text, the oldest first, without the frames that a traceback cannot show.
   void put_forward_stack(StackId stack) {
     const std::span<const FrameId> frames = history_.stacks[stack];
     if (!std::ranges::all_of(frames, [&](FrameId frame) { return is_in_traceback(frame); }))
@@ -380,7 +380,7 @@ class TorchSnapshotWriter {
     pickle_.end_dict();
   }
 
-  // What blocks and events have in the same form.
+  // Writes the fields that blocks and events share.
   void put_rest(StackId stack, const EventDetails& details) {
     if (details.internal_metadata != 0) put_text("internal_metadata", text(details.internal_metadata));
     put_stack("frames", stack);
@@ -409,7 +409,7 @@ class TorchSnapshotWriter {
     });
   }
 
-  // Of a part of cachalot's own, which PyTorch's tools pass over.
+  // Writes cachalot's own part, which PyTorch's tools skip.
   void write_facts() {
     pickle_.key("cachalot");
     pickle_.begin_dict();

@@ -1,4 +1,4 @@
-// Numbers by address: of what lives there. Made for many addresses and a history that chose them.
+// An AddressMap has a number for each live address. It is made for many addresses and a history that chose them.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ class AddressMap {
     const std::uint32_t number = slots_[hole].number;
     if (number == kNone) return kNone;
     --count_;
-    // What comes behind moves up, unless that would be before its home.
+    // Later entries move up, unless that would be before their home.
     for (std::size_t at = next(hole); slots_[at].number != kNone; at = next(at)) {
       const std::size_t way = (at - home(slots_[at].address)) & (slots_.size() - 1);
       if (way < ((at - hole) & (slots_.size() - 1))) continue;
@@ -56,7 +56,7 @@ class AddressMap {
 
   std::size_t home(Address address) const { return SeededHash()(address) & (slots_.size() - 1); }
   std::size_t next(std::size_t at) const { return (at + 1) & (slots_.size() - 1); }
-  // Where it is, or would be.
+  // Returns the slot that holds the address, or would hold it.
   std::size_t slot_of(Address address) const {
     std::size_t at = home(address);
     while (slots_[at].number != kNone && slots_[at].address != address) at = next(at);

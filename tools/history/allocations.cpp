@@ -30,8 +30,8 @@ Allocation allocation_of(const HistoryEvent& event, std::uint32_t begin) {
           .pool = event.pool};
 }
 
-// What lived before the first event, by address: what is freed or annotated before it is allocated, and what lives at the
-// end and is not in the events.
+// Returns the allocations from before the first event, by address: those freed or annotated before they are allocated,
+// and those that live at the end without an event.
 std::vector<Allocation> earlier_allocations(const DeviceHistory& history) {
   std::vector<Allocation> earlier;
   AddressMap seen;  // in the events
@@ -152,7 +152,8 @@ Release release_ending_at(std::span<const HistoryEvent> events, std::size_t numb
   return is_for_request ? Release::for_request : Release::by_program;
 }
 
-// Whether PyTorch's own sizes of segments, and its own moments to give memory back, follow from its requests alone.
+// Returns whether PyTorch's own sizes of segments, and its own moments to give memory back, follow from its requests
+// alone.
 bool has_usual_policy(std::string_view settings) {
   constexpr std::array<std::string_view, 4> kOthers = {"max_split_size", "roundup_power2", "large_segment", "garbage"};
   return std::ranges::all_of(kOthers, [&](auto key) { return settings.find(key) == std::string_view::npos; });

@@ -27,12 +27,12 @@ struct Allocation {
   std::uint16_t pool = 0;
 };
 
-// Returns them in the order of their begins: first those from before, by address. What the history frees without having
-// allocated it, and what lives at the end and is not in the history, was there before; an allocation at an address where
-// something lives ends what lived there. Takes time and memory in proportion to the events, whatever their addresses.
+// Returns them in the order of their begins: first those from before, by address. Memory that the history frees without
+// having allocated it, and memory that lives at the end and is not in the history, was there before; an allocation at
+// the address of a live one ends that one. Takes time and memory in proportion to the events, whatever their addresses.
 std::vector<Allocation> allocations_of(const DeviceHistory& history);
 
-// What happens to an allocation at an event.
+// The change of an allocation at an event.
 struct AllocationStep {
   static constexpr std::uint32_t kBefore = Allocation::kBefore;  // as `event`: it was there before the first one
 
@@ -49,14 +49,14 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
 //
 // Where the program gave its cached memory back, the replay does so (TraceEvent::empties_cache); but not in a history with memory
-// pools, whose memory stays theirs. What PyTorch gave back for a request that the device had no memory for is told beside the
-// events (Trace::segments), with the segments that it took: replays under PyTorch's policy alone follow that.
+// pools, whose memory stays theirs. Memory that PyTorch gave back for a request that the device had no memory for is listed
+// beside the events (Trace::segments), with the segments that it took: replays under PyTorch's policy alone follow that.
 //
 // The replay decides anew where everything goes; it need not come to the recorded segments. An allocation becomes one of
 // the bytes that were asked for, a request to free it a free, its completion nothing, unless the free was not requested
 // (a pool set back to a checkpoint, say).
 enum class FailedRequests : std::uint8_t { left_out, played };
-// Events of a trace that make what was there before (recorded_start.h): in place of the allocations from before alone, and of the
+// Events of a trace that make the earlier memory (recorded_start.h): in place of the allocations from before alone, and of the
 // history's first events.
 struct TraceStart {
   std::vector<HistoryEvent> events;

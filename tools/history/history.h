@@ -1,8 +1,8 @@
-// What a file tells of a program's GPU memory, whatever its format: the events, the memory that lived at the end, where in
-// the program each came from, and what is known of the device. A plain value, which readers make and analyses take.
+// The data of a file on a program's GPU memory, in any format: the events, the memory that lived at the end, the place in
+// the program of each, and the facts of the device. A plain value, which readers make and analyses take.
 //
-// A history is the end of what happened: recording begins when a program asks for it, and PyTorch keeps the newest entries
-// alone. allocations.h rebuilds what lived before.
+// A history is the end of a program's events: recording begins when a program asks for it, and PyTorch keeps the newest
+// entries alone. allocations.h rebuilds earlier allocations.
 #pragma once
 
 #include <array>
@@ -86,7 +86,7 @@ struct StageMark {
   bool begins = true;
 };
 
-// What the file, or an error message beside it, says of a device beyond PyTorch's memory. Bytes.
+// The facts of a device beyond PyTorch's memory, from the file or an error message beside it. Bytes.
 struct DeviceFacts {
   struct Process {
     std::uint64_t id = 0;
@@ -129,7 +129,7 @@ struct History {
 History read_history(InputFile file);
 History read_history(const std::string& path);
 
-// Returns "2 events of an unknown kind, from a newer PyTorch": what is left out, for people.
+// Returns the text about omitted events: "2 events of an unknown kind, from a newer PyTorch".
 std::string unknown_actions_text(std::size_t count);
 
 // Returns PyTorch's name of the action.

@@ -1,4 +1,4 @@
-// The host memory that what is made of one file may take.
+// The host memory that the objects made of one file may take.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class MemoryBudget {
                      format_bytes(limit_));
     used_ += bytes;
   }
-  // Takes back what was charged.
+  // Takes back a charge.
   void release(std::size_t bytes) { used_ -= bytes; }
 
  private:

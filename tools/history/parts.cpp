@@ -85,7 +85,7 @@ void Parts::take(Container& container, std::vector<Part>& parts) {
   parts.swap(container.parts);
 }
 
-// What a container holds may hold it.
+// An element of a container may contain it again.
 void Parts::close(Part container, Part meaning) {
   Container* open = find(container);
   for (;;) {

@@ -39,11 +39,11 @@ class Part {
     container,
     text,
     bytes,     // Python's; without them
-    frame,     // what was a dict
-    stack,     // what was a list of frames
-    pool,      // what was a pair of numbers
-    metadata,  // what was a dict or list of the user's: its JSON is a text
-    gone,      // what was taken, and has no meaning by itself
+    frame,     // from a dict
+    stack,     // from a list of frames
+    pool,      // from a pair of numbers
+    metadata,  // from a dict or list of the user's: its JSON is a text
+    gone,      // taken, without a meaning by itself
   };
   static constexpr std::uint32_t kNoMemo = std::numeric_limits<std::uint32_t>::max();
 
@@ -56,7 +56,7 @@ class Part {
 
   Kind kind() const { return kind_; }
   const char* kind_name() const;
-  // Of text, metadata (both TextId), frame, stack, pool.
+  // Requires: text, metadata (both TextId), frame, stack, pool.
   std::uint32_t id() const { return static_cast<std::uint32_t>(bits_); }
   bool is_text() const { return kind_ == Kind::text; }
 
@@ -78,7 +78,8 @@ class Part {
 };
 
 struct Container {
-  // What its items are, from the first one on; `list` and `dict` hold them in `parts`, the others elsewhere, by `store`.
+  // The kind of its items, known from the first one on; `list` and `dict` hold them in `parts`, the others elsewhere, by
+  // `store`.
   enum class Kind : std::uint8_t { closed, list, dict, frames, events, segments, blocks, stages };
 
   Kind kind = Kind::closed;
@@ -99,7 +100,7 @@ class Parts {
     Container& container = containers_[part.slot()];
     return container.generation == part.generation_ ? &container : nullptr;
   }
-  // What the part is by now.
+  // Returns the current meaning of the part.
   Part resolved(Part part) {
     if (part.kind_ != Part::Kind::container || find(part) != nullptr) return part;
     return meaning_of_closed(part);
@@ -153,7 +154,7 @@ class Parts {
   std::vector<Part> values_;  // of the memo, that do not fit into it
 };
 
-// The fields of a snapshot's dicts, checked. What reads snapshots builds upon it.
+// The fields of a snapshot's dicts, checked. The readers of snapshots build on it.
 
 // The keys and values of snapshots that have a meaning. A word is the same number in each history's texts: its place here.
 inline constexpr auto kWords = std::to_array<std::string_view>({
@@ -183,7 +184,7 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "internal_metadata",
     "pool_id",
     "N/A",
-    // Of a segment.
+    // Keys of a segment.
     "device",
     "address",
     "total_size",
@@ -193,7 +194,7 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "blocks",
     "small",
     "large",
-    // Of a block.
+    // Keys of a block.
     "requested_size",
     "state",
     "active_allocated",
@@ -202,16 +203,16 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "inactive",
     "allocated",
     "active",
-    // Of a frame.
+    // Keys of a frame.
     "filename",
     "name",
     "line",
     "fx_node_name",
-    // Of an annotation.
+    // Keys of an annotation.
     "stage",
     "START",
     "END",
-    // Of a snapshot.
+    // Keys of a snapshot.
     "segments",
     "unknown_actions",  // of JSON that convert wrote
     "device_traces",
@@ -221,7 +222,7 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "allocator_settings",
     "PYTORCH_CUDA_ALLOC_CONF",
     "cachalot",
-    // Of cachalot's own part.
+    // Keys of cachalot's own part.
     "facts",
     "total_bytes",
     "free_bytes",
@@ -248,7 +249,7 @@ using Pairs = std::vector<Part>;  // keys and values in turn
 
 class PartFields {
  public:
-  static constexpr std::size_t kLongestText = 4096;  // of what is kept; longer ones are cut
+  static constexpr std::size_t kLongestText = 4096;  // of a kept text; longer ones are cut
 
   explicit PartFields(std::size_t memory_limit);
 
@@ -259,7 +260,7 @@ class PartFields {
 
  protected:
   static constexpr std::uint64_t kMostDevices = 1 << 16;
-  struct Where {  // what is read, for messages
+  struct Where {  // the part that is read, for messages
     static constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
     const char* what = "the snapshot";
     std::size_t index = kWhole;
@@ -282,7 +283,7 @@ class PartFields {
   static const Part* find(const Pairs& pairs, Word word);
   static bool has(const Container& dict, Word word) { return find(dict.parts, word) != nullptr; }
 
-  // What cachalot adds when it writes a snapshot out of memory.
+  // Takes the part that cachalot adds when it writes a snapshot out of memory.
   void take_facts(Part value);
 
   MemoryBudget budget_;

@@ -140,7 +140,7 @@ class PickleInput {
   InputFile file_;
   std::vector<char> buffer_;
   std::size_t position_ = 0;  // in the file, of the buffer's front
-  std::size_t begin_ = 0;     // of what is unread in the buffer
+  std::size_t begin_ = 0;     // of the unread bytes in the buffer
   std::size_t end_ = 0;
   std::size_t opcode_at_ = 0;
   char opcode_ = 0;
@@ -151,7 +151,7 @@ constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
 // --- numbers and texts that are written in several ways: each function throws BrokenPickle for others
 
-// False: not all of the text is one number.
+// Returns false if the text is not one number as a whole.
 template <typename Number, typename... How>
 bool parse(std::string_view digits, Number& value, How... how) {
   const char* const end = digits.data() + digits.size();
@@ -166,7 +166,7 @@ std::uint32_t hexadecimal(const PickleInput& input, std::string_view digits, std
   return value;
 }
 
-// Reads an integer of so many bytes, in two's complement, of at most 64 bits: sizes and addresses have 64, and an unsigned one
+// Reads an integer of `bytes` bytes, in two's complement, of at most 64 bits: sizes and addresses have 64, and an unsigned one
 // of them has a ninth byte for its sign.
 Part long_integer(PickleInput& input, std::uint64_t bytes) {
   input.require(bytes <= 9, "an integer of {} bytes: none here has more than 64 bits", bytes);
@@ -290,7 +290,7 @@ class PickleMachine {
   Part result() const { return parts_.back(); }
 
  private:
-  // ---- opcodes, by what they are about; what is none of these goes on to the next ones, the most frequent first
+  // ---- opcodes, by subject, the most frequent first; each function passes other opcodes on to the next one
 
   void memo(Opcode opcode) {
     switch (opcode) {
@@ -443,7 +443,7 @@ class PickleMachine {
     parts_.push_back(part);
   }
 
-  // What is longer than what is kept is passed over.
+  // Bytes beyond the kept length are skipped.
   void push_text(std::uint64_t bytes) {
     const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));
     const Part text = builder_.text(input_.view(kept));
@@ -469,7 +469,7 @@ class PickleMachine {
       parts_.resize(top(1));
   }
 
-  // Python counts from 0; numbers far beyond what was memoized yet would only take memory.
+  // Python counts from 0; numbers far beyond the memo's size would only take memory.
   void memoize(std::uint64_t index) {
     input_.require(index <= input_.opcode_at(), "the memo's number {} is beyond what the file has had so far", index);
     builder_.parts().memoize(index, parts_[top(1)]);
@@ -533,7 +533,7 @@ class PickleMachine {
   PickleInput& input_;
   SnapshotBuilder& builder_;
   std::vector<Part> parts_;
-  std::vector<std::size_t> marks_;  // where they are: so many parts are below
+  std::vector<std::size_t> marks_;  // the positions of the marks: the numbers of parts below
 };
 
 }  // namespace

@@ -23,15 +23,15 @@ History read_snapshot_history(InputFile file);
 
 // Reads a pickle, without path and format of the history; messages name the byte.
 //
-// A pickle is a program, and Python runs it: unpickling a file of a stranger's is running his code. This reader has no
-// opcode that names, calls or builds anything of Python's: a pickle that has one is refused there, by the opcode's name
-// and position. Protocols 0 to 5 are read.
+// A pickle is a program, and Python runs it: unpickling an unknown file runs its code. This reader has no opcode that
+// names, calls or builds anything of Python's: a pickle that has one is refused there, by the opcode's name and
+// position. Protocols 0 to 5 are read.
 History read_pickle(InputFile file);
 
 // Histories of text files: logs and traces of other tools. Messages name the line. A last line that is cut off, of a program
 // that died, is passed over.
 
-// Returns the format of a text file that begins so; nullopt: it is none of those below.
+// Returns the format of a text file that begins so; nullopt: it has no format of those below.
 std::optional<HistoryFormat> text_format(std::string_view begin);
 
 // RMM's logging_resource_adaptor, of RMM 22 to 26: Thread,Time,Action,Pointer,Size,Stream. A failure becomes an oom event,

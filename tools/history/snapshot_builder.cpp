@@ -93,7 +93,7 @@ class MetadataJson {
   std::size_t values_ = 0;
 };
 
-// Returns the value as JSON on one line. What nests deeper than kMostLevels and what comes after kMostJsonValues is replaced
+// Returns the value as JSON on one line. Values nested deeper than kMostLevels and those after kMostJsonValues are replaced
 // by "...": a file may name one part a thousand times, and that part another one.
 std::string metadata_json(Parts& parts, const TextTable& texts, Part value) {
   return text_of(MetadataJson(parts, texts).of(value, kMostLevels));
@@ -231,7 +231,7 @@ void SnapshotBuilder::take_into(std::vector<std::vector<T>>& lists, const char* 
   finish_dict(item, pairs, gone());
 }
 
-// --- what dicts mean: frames ------------------------------------------------------------------------------------------
+// --- the meanings of dicts: frames ------------------------------------------------------------------------------------
 
 Part SnapshotBuilder::frame(Part item) {
   if (item.kind() == Part::Kind::frame) return item;
@@ -312,7 +312,7 @@ TextId SnapshotBuilder::metadata(Part value) {
   return id;
 }
 
-// What the dicts of a snapshot mean: entries of a history, segments, blocks, annotations, and the whole.
+// The meanings of a snapshot's dicts: entries of a history, segments, blocks, annotations, and the whole.
 namespace {
 
 constexpr Address kUnknownAddress = std::numeric_limits<Address>::max();
@@ -524,7 +524,7 @@ namespace {
 void complete_annotations(History& history, DeviceHistory& device) {
   using EventAction = HistoryEvent::Action;
   if (std::ranges::find(device.events, EventAction::annotate, &HistoryEvent::action) == device.events.end()) return;
-  AddressMap details;  // of what lives; of what lived before the events they are not known
+  AddressMap details;  // of live allocations; those from before the events have none
   for (HistoryEvent& event : device.events) {
     if (event.action == EventAction::alloc) details.set(event.address, event.details);
     if (event.action == EventAction::free_requested || event.action == EventAction::free_completed)

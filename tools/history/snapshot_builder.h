@@ -16,7 +16,7 @@
 
 namespace cachalot::tools {
 
-// Of JSON that convert wrote, and that another program has sorted.
+// The error for JSON that convert wrote and another program has sorted.
 inline constexpr const char* kTablesComeFirst =
     "the keys of a 'cachalot history' have another order than `cachalot convert` gives them: its tables must come "
     "before "
@@ -53,7 +53,7 @@ class SnapshotBuilder : public PartFields {
   void take_into(std::vector<std::vector<T>>& lists, const char* what, T (SnapshotBuilder::*read)(const Pairs&),
                  Part list, Part item);
 
-  // ---- what dicts mean
+  // ---- the meanings of dicts
   Part frame(Part item);
   TextId with_slashes(TextId path);
   FrameId add_frame(const StackFrame& frame);

@@ -170,7 +170,7 @@ class HistoryJson {
  public:
   using Event = Json::parse_event_t;
 
-  // Returns false for what was taken; nlohmann's parser then forgets it.
+  // Returns false for a value that was taken; nlohmann's parser then forgets it.
   bool take(int depth, Event event, const Json& parsed) {
     if (event == Event::key && depth == 1) section_ = parsed.get<std::string>();
     CACHALOT_REQUIRE(section_ != "devices" || !stacks_.empty(), "{}", kTablesComeFirst);

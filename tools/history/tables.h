@@ -116,7 +116,7 @@ class StackTable {
   IdSet stack_ids_;
 };
 
-// What some events have beside the usual fields.
+// The fields of some events beside the usual ones.
 struct EventDetails {
   StackId forward_stack = 0;     // of the call of forward, for what its backward pass allocated
   TextId compile_context = 0;    // "0/0": frame and compilation of torch.compile

@@ -36,7 +36,7 @@ inline void split(std::string_view line, std::vector<std::string_view>& fields) 
   }
 }
 
-// Returns a number of 64 bits; nullopt: the text is none.
+// Returns a number of 64 bits; nullopt: it is not a number.
 inline std::optional<std::uint64_t> number_in(std::string_view text, int base = 10) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
@@ -50,7 +50,7 @@ inline std::optional<std::uint64_t> pointer_in(std::string_view text) {
   return text.starts_with("0x") ? number_in(text.substr(2), 16) : number_in(text);
 }
 
-// Makes a history of one device, event by event. What the file tells of counts against the file's memory limit.
+// Makes a history of one device, event by event. Its data counts against the file's memory limit.
 class TextHistory {
  public:
   TextHistory(const InputFile& file, HistoryFormat format) : budget_(file.memory_limit()) {

@@ -1,6 +1,6 @@
 // A PrometheusServer answers GET /metrics over HTTP/1.1 with a text, in the thread that polls.
 //
-// Whoever connects is not trusted: a request has at most kMostRequest bytes and kPatience to come and be answered, and at most
+// Clients are not trusted: a request has at most kMostRequest bytes and kPatience to come and be answered, and at most
 // kMostConnections are open; further ones wait. Each connection is closed after its answer.
 #pragma once
 
@@ -22,7 +22,8 @@ class PrometheusServer {
   static constexpr std::size_t kMostConnections = 32;
   static constexpr std::chrono::seconds kPatience{5};
 
-  // Listens. Port 0 takes a free one. Throws InvalidArgument for what is no IPv4 or IPv6 address, and where the system refuses.
+  // Listens. Port 0 takes a free one. Throws InvalidArgument for an address that is neither IPv4 nor IPv6, and where the system
+  // refuses.
   PrometheusServer(const std::string& address, std::uint16_t port);
 
   // "127.0.0.1:9400", "[::1]:9400"

@@ -43,7 +43,7 @@ std::string PoolSample::name() const {
 double DeviceSample::internal_fragmentation() const { return share_beside(requested_bytes, active_bytes); }
 double DeviceSample::external_fragmentation() const { return share_beside(largest_free_bytes, free_bytes); }
 double DeviceSample::unused_share() const {
-  const std::uint64_t whole = reserved_bytes + asleep_bytes;  // what is asleep counts as requested
+  const std::uint64_t whole = reserved_bytes + asleep_bytes;  // memory that is asleep counts as requested
   return whole < reserved_bytes ? 0 : share_beside(requested_bytes, whole);
 }
 
@@ -90,7 +90,7 @@ constexpr std::size_t kMostPages = 4096;  // of one folder
 constexpr int kTries = 50;                // of reading a page that is being written
 constexpr std::string_view kPrefix = "cachalot.";
 
-// How old the figures of a process may be whose life cannot be asked for.
+// The greatest age of the figures of a process that cannot be asked whether it lives.
 constexpr std::int64_t kFreshNs = 10'000'000'000;
 
 // Why a page is not shown.
@@ -239,7 +239,7 @@ class OpenPage {
     throw Refused{"it does not come to rest: its process stopped while it wrote"};
   }
 
-  // Tells the publisher that somebody reads.
+  // Tells the publisher that its page has a reader.
   void show_interest() const {
     const std::uint64_t interest = header_.interest + 1;
     if (!may_write_) return;
@@ -273,7 +273,7 @@ class OpenPage {
   StatisticsPageHeader header_{};
 };
 
-// Whether the process of a page is one that this process can see by its number.
+// Returns whether this process can see the process of a page by its number.
 bool is_of_this_namespace(const StatisticsPageHeader& header) {
   return header.pid_namespace == 0 || header.pid_namespace == pid_namespace();
 }

@@ -27,7 +27,7 @@ struct PoolSample {
   std::string name() const;
 };
 
-// What a device did a second, between two samples.
+// The events of a device per second, between two samples.
 struct Rates {
   double allocations = 0;
   double frees = 0;
@@ -66,7 +66,7 @@ struct DeviceSample {
   std::uint64_t ooms = 0;
   std::uint64_t oom_rejections = 0;
   std::uint64_t stream_waits = 0;
-  std::uint64_t pool_count = 0;   // pools that there are; `pools` has the largest
+  std::uint64_t pool_count = 0;   // the number of pools; `pools` has the largest
   std::vector<PoolSample> pools;  // the default pool first
   std::optional<Rates> rates;     // none in the first sample of a process
 
@@ -129,14 +129,15 @@ class RateMeter {
 // Reads the statistics pages of this machine's processes (cachalot/statistics_page.h).
 //
 // Nothing on a page is believed: sizes and counts are checked, texts are as long as their arrays, and a page must belong to the
-// user of the process that it names. Pages are read by system calls: a file that somebody truncates is an error, no signal.
+// user of the process that it names. Pages are read by system calls: a file that another process truncates is an error, not a
+// signal.
 
 // Returns the folder of pages: `given`, or else CACHALOT_PUBLISH_DIR, or else /dev/shm.
 std::string page_directory(const std::string& given);
 
 struct ReadPages {
   std::vector<ProcessSample> processes;  // by pid and page
-  std::vector<std::string> removed;      // paths of pages of processes that are no more
+  std::vector<std::string> removed;      // paths of pages of processes that have ended
   std::vector<std::string> refused;      // "<path>: <why it is not shown>"
 };
 

@@ -60,7 +60,7 @@ std::vector<DeviceRow> rows_of(const Sample& sample, TopView::Order order) {
   return rows;  // processes come by pid
 }
 
-// What is most asked for fits 80 columns.
+// The figures wanted most fit into 80 columns.
 constexpr std::string_view kColumns = "{:>8} {:>3} {:>10} {:>10} {:>10} {:>7} {:>8} {:>9} {:>7} {:>11} {:>11}  {}\n";
 
 std::string head_line() {
@@ -113,7 +113,7 @@ std::string event_line(const DeviceSample& device) {
   return events;
 }
 
-// Whether a process that NVML lists on the GPU publishes statistics.
+// Returns the sample of a process that NVML lists on the GPU; null if it does not publish statistics.
 const ProcessSample* publisher(const Sample& sample, std::uint64_t pid) {
   const auto found = std::ranges::find(sample.processes, pid, &ProcessSample::pid);
   return found == sample.processes.end() ? nullptr : &*found;

@@ -162,7 +162,7 @@ class RunStacks {
   std::vector<std::uint64_t> node_frames_;
 };
 
-// Where an allocator put the allocations of a history, and which memory it held for them.
+// The places of a history's allocations under an allocator, and the memory that it held for them.
 struct Layout {
   std::string name;                        // "recorded"
   std::vector<std::uint64_t> addresses;    // by allocation; 0 where it has none: of 0 bytes
@@ -176,7 +176,7 @@ struct Layout {
   std::vector<Held> held;  // empty: the ranges are all that is held
 };
 
-// The device has more memory than any real one, and than what is asked for.
+// The device has more memory than any real one, and than the requests.
 ReplayOptions with_config(const std::string& config, const Trace& trace) {
   constexpr std::size_t kMost = std::size_t{1} << 50;
   ReplayOptions options;
@@ -330,7 +330,7 @@ class RunData {
     left_out_ = allocations_.size() - kMostPageAllocations;
   }
 
-  // Every so many events: a page interpolates.
+  // Adds the times at regular numbers of events: a page interpolates.
   void add_times() {
     time_step_ = std::max<std::size_t>(1, (device_.events.size() + kMostTimes - 1) / kMostTimes);
     Numbers times;
@@ -371,7 +371,7 @@ class RunData {
     stacks.write(prefix_, columns_, texts_);
   }
 
-  // The bytes of what is left out, the most of each of as many stretches of the history.
+  // Adds the bytes of omitted allocations: the most of each of as many stretches of the history.
   void add_rest() {
     Numbers events;
     Numbers bytes;
@@ -403,7 +403,7 @@ class RunData {
     const Trace trace = trace_of(history_, device_);
     std::vector<Layout> layouts;
     layouts.push_back(recorded_layout(device_, allocations_));
-    // A trace without segments: PyTorch's policy stands for what was not recorded.
+    // A trace without segments: PyTorch's policy stands for the layout that was not recorded.
     if (layouts.back().ranges.empty()) layouts.back() = replayed_layout(trace, allocations_, "PyTorch's policy", "");
     layouts.push_back(replayed_layout(trace, allocations_, "page heap", "heap:pages"));
     return layouts;

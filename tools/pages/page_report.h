@@ -1,4 +1,4 @@
-// What a page shows: a verdict with its remedies, one or two runs with their memory over time, and tables.
+// The content of a page: a verdict with its remedies, one or two runs with their memory over time, and tables.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ struct Comparison {
   std::string trace;  // its path
   std::size_t events = 0;
   std::size_t peak_requested_bytes = 0;  // the most that lives at once
-  PolicyFigures native;                  // cachalot's heap:segments, which takes PyTorch's decisions one for one
+  PolicyFigures native;                  // cachalot's heap:segments, which takes PyTorch's decisions exactly
   PolicyFigures expandable;              // the model in expandable_segments.h
   PolicyFigures pages;                   // cachalot's heap:pages
 };

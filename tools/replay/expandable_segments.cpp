@@ -16,7 +16,7 @@ using Block = ExpandableSegments::Block;
 
 bool is_usable(const Block* block) { return block != nullptr && !block->is_allocated; }
 
-// What a block could become: with the unmapped memory behind it.
+// Returns the size that a block could reach with the unmapped memory behind it.
 std::size_t reach(const Block* block) {
   return block->bytes + (block->after != nullptr && !block->after->is_mapped ? block->after->bytes : 0);
 }
@@ -75,8 +75,8 @@ Block* ExpandableSegments::take_free(Pool& pool, std::size_t bytes) {
   return block;
 }
 
-// Maps memory behind, before and between free blocks until there are so many bytes in one piece. What is mapped stays so
-// where a later piece fails.
+// Maps memory behind, before and between free blocks until `bytes` are in one piece. Memory mapped so far stays mapped
+// if a later piece fails.
 Block* ExpandableSegments::grow(Pool& pool, std::size_t bytes) {
   Block* block = find_room(pool, bytes);
   if (!block->is_mapped && !map(block, std::min(block->bytes, bytes))) return nullptr;
@@ -107,8 +107,8 @@ Block* ExpandableSegments::add_segment(Pool& pool) {
   return block;
 }
 
-// Maps the pages of the first bytes of an unmapped block; the block becomes a free one with its neighbours. False: the
-// device has not so much memory.
+// Maps the pages of the first bytes of an unmapped block; the block becomes a free one with its neighbours. Returns
+// false if the device does not have the memory.
 bool ExpandableSegments::map(Block* block, std::size_t bytes) {
   Pool& pool = *block->pool;
   const std::size_t mapped = round_up(bytes, pool.page_bytes);
@@ -144,7 +144,7 @@ void ExpandableSegments::release_cached() {
   }
 }
 
-// Unmaps the whole pages in a free block; what is left at its two ends stays free. A segment without memory goes.
+// Unmaps the whole pages in a free block; the rests at its two ends stay free. A segment without memory goes.
 void ExpandableSegments::unmap(Block* block) {
   Pool& pool = *block->pool;
   const std::uint64_t begin = round_up(block->address, pool.page_bytes);

@@ -53,7 +53,7 @@ class ExpandableSegments {
   ExpandableSegments(const ExpandableSegments&) = delete;
   ExpandableSegments& operator=(const ExpandableSegments&) = delete;
 
-  // Returns the block, or nullptr where the device has not enough memory. An allocation needs one byte at least.
+  // Returns the block, or nullptr where the device does not have enough memory. An allocation needs one byte at least.
   Block* allocate(std::size_t bytes, std::uint32_t stream);
   void free(Block* block);
   // Gives all pages without a live block back to the device.

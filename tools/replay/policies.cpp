@@ -174,7 +174,7 @@ ReplayOptions options_of(const std::string& config, std::size_t device_bytes) {
   return options;
 }
 
-// Plays the trace once. False: more was held than is wanted, and the play has ended there.
+// Plays the trace once. Returns false if more was held than is wanted: the play has ended there.
 bool play(const Trace& trace, ReplayWorld& world, PolicyFigures& figures, const std::atomic<std::size_t>* most) {
   bool is_wanted = true;
   for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {

@@ -43,10 +43,11 @@ std::string key_of(const AllocatorPolicy& policy);
 // Returns the options for a replay (options.h). Not for expandable segments, which are a model.
 std::string config_of(const AllocatorPolicy& policy);
 
-// Returns what a user sets, or puts in front of the program, on a GPU of so many bytes; "" for PyTorch's default.
+// Returns the setting for the user, or the words before the program, on a GPU of `device_bytes`; "" for PyTorch's
+// default.
 std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes);
 
-// Returns the fraction of a device that PyTorch is to be given as a limit of about so many bytes: four decimals, above 0
+// Returns the fraction of a device that PyTorch is to be given as a limit of about `limit_bytes`: four decimals, above 0
 // and below 1.
 double fraction_of(std::size_t limit_bytes, std::size_t device_bytes);
 
@@ -57,7 +58,7 @@ std::vector<AllocatorPolicy> usual_policies();
 // heap's options, PyTorch's default first.
 std::vector<AllocatorPolicy> policies_of_sweep();
 
-// What of a program decides whether an option has an effect.
+// The properties of a program that decide whether an option has an effect.
 struct ProgramShape {
   std::size_t largest_request = 0;
   std::size_t streams = 1;
@@ -72,13 +73,13 @@ ProgramShape shape_of(const Trace& trace);
 // size; cross_stream, if there is one stream.
 AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape);
 
-// What one program's allocations come to under one policy: on a device, and on how small a device they succeed.
+// Figures of one program's allocations under one policy: on a device, and the smallest device on which they succeed.
 
 // More memory than a program needs on one device. Not more by orders of magnitude: the page heap reserves as many addresses for
 // each pool and stream, and a device has 2^47 of them.
 inline constexpr std::size_t kEnoughBytes = std::size_t{1} << 40;
 
-// A policy that holds less than so many times what another one does saves nothing that is worth a setting.
+// The factor below which two policies hold nearly equal memory: the difference does not justify a setting.
 inline constexpr double kNearlyEqual = 1.01;
 
 struct PolicyFigures {
@@ -89,14 +90,15 @@ struct PolicyFigures {
   double ns_per_event = 0;  // host time; 0 where it is not measured
 };
 
-// How a trace is replayed: on a heap of cachalot with options (options.h), or on the model of PyTorch's expandable segments.
+// The way to replay a trace: on a heap of cachalot with options (options.h), or on the model of PyTorch's expandable
+// segments.
 struct ReplayedHeap {
   std::optional<std::string> config;  // nullopt: expandable segments
 };
 
 ReplayedHeap heap_of(const AllocatorPolicy& policy);
 
-// Returns the figures but for the host time of one play of the trace. Returns nullopt, at once, where more than
+// Returns the figures except the host time of one play of the trace. Returns nullopt, at once, where more than
 // `most_held_bytes` are held. Thread-safe.
 std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
                                         const std::atomic<std::size_t>* most_held_bytes = nullptr);
@@ -107,9 +109,9 @@ bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t devi
 // model. Meaningful only while nothing else runs.
 double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes);
 
-// On which devices a trace's program completes with one policy. Each answer is computed once, by a replay until the first
-// allocation that fails; below what lives at once, and from what the policy holds without a limit on, no replay is needed.
-// Garbage collection has the device as its limit. Not thread-safe.
+// A PolicyOnTrace finds the devices on which a trace's program completes with one policy. Each answer is computed once, by
+// a replay until the first allocation that fails; no replay is needed below the most live memory, nor from the memory on
+// that the policy holds without a limit. Garbage collection has the device as its limit. Not thread-safe.
 class PolicyOnTrace {
  public:
   // `held_bytes`: on a device with enough of them, where that is known.
@@ -129,7 +131,7 @@ class PolicyOnTrace {
   std::map<std::size_t, bool> answers_;
 };
 
-// How much memory a program needs that made the allocations of a trace: by allocator policy.
+// Finds the memory need of the program that made a trace's allocations, by allocator policy.
 enum class Policy : std::uint8_t { pytorch, expandable_segments, page_heap };
 
 inline constexpr std::array kPolicies = {Policy::pytorch, Policy::expandable_segments, Policy::page_heap};
@@ -146,7 +148,7 @@ std::string_view key_of(Policy policy);
 // Returns what a user sets or runs to have the policy; "" for PyTorch's, which is the default.
 std::string setting_of(Policy policy);
 
-// Whether a trace's program fits into so much memory, with each policy. Not thread-safe.
+// A PolicyFit answers whether a trace's program fits into a given memory, with each policy. Not thread-safe.
 class PolicyFit {
  public:
   explicit PolicyFit(Trace trace);

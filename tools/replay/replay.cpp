@@ -283,7 +283,7 @@ class Measurement {
     ++iteration_;
   }
 
-  // When reserved bytes first reached their peak.
+  // Returns the moment when reserved bytes first reached their peak.
   Moment finish() {
     fill_in(result_, world_.allocator().memory_stats());
     fill_in(result_, world_.device(), world_.background());
@@ -382,7 +382,7 @@ Options options_of(const std::string& config) {
   return parse_options(config, options);
 }
 
-// Whether the heap takes the decisions of a program with PyTorch's default settings.
+// Returns whether the heap takes the decisions of a program with PyTorch's default settings.
 bool decides_as_recorded(const Options& policy) {
   const auto rounds = [](std::size_t divisions) { return divisions > 1; };
   return policy.heap == HeapKind::segments && policy.max_split_size == Options::kUnlimited &&
@@ -496,7 +496,7 @@ void ReplayWorld::use(const TraceEvent& event) {
   if (address == 0) return;  // an allocation of 0 bytes
   const Stream stream = streams_[event.stream];
   device_->handed_out(address, event.bytes, stream);
-  if (work_ns_ == 0 && work_ns_per_byte_ == 0 && !check_hazards_) return;  // never pending, and nobody looks at it
+  if (work_ns_ == 0 && work_ns_per_byte_ == 0 && !check_hazards_) return;  // never pending, and not read
   LaunchQueue& queue = queues_[event.stream];
   background_.advance_to(queue.has_room_ns());
   const std::int64_t fill_ns = std::llround(work_ns_per_byte_ * static_cast<double>(event.bytes));

@@ -6,7 +6,7 @@
 // another, on a fresh allocator and device, whose loop does nothing but allocate and free.
 //
 // All but the timed replay run on a device that lags as a real one does: each block gets work on its stream as soon as
-// it is allocated, so what was freed a moment ago is still in use. The host waits only where the queue of a stream is
+// it is allocated, so memory freed a moment ago is still in use. The host waits only where the queue of a stream is
 // full, and learns nothing by it.
 #pragma once
 
@@ -43,7 +43,7 @@ class SimulatedBackground {
 
   // Time passes on the host until `ns`, and with it the steps that are due.
   void advance_to(std::int64_t ns);
-  // Makes all steps that there are while the program does nothing; no time passes for them.
+  // Makes all remaining steps while the program does nothing; no time passes for them.
   void finish();
   // To be called after an event that made driver calls and began at `began_ns`.
   void has_called_driver(std::int64_t began_ns);
@@ -71,9 +71,9 @@ struct ReplayOptions {
   std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
   double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
   double work_gb_per_s = 0;    // the work takes as long again as filling the block at this rate; 0: no longer
-  int wait_every = 0;          // after so many uses of blocks the host waits for the stream's work; 0: never
+  int wait_every = 0;          // after this number of uses of blocks the host waits for the stream's work; 0: never
   bool check_hazards = false;  // as SimulatedDevice::Config::check_hazards
-  int iterations = 1;          // how often the measuring replay plays the trace
+  int iterations = 1;          // the number of times that the measuring replay plays the trace
   int repeat = 1;              // passes of the timed replay
   std::string steps_path;      // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
@@ -132,8 +132,8 @@ struct ReplayResult {
   std::optional<std::size_t> min_device_bytes;
 };
 
-// The work queued on one stream, in order. The driver's queue has room for so many launches; the next one makes the
-// host wait for the oldest.
+// A LaunchQueue has the work queued on one stream, in order. The driver's queue has room for `kMostPending` launches;
+// the next one makes the host wait for the oldest.
 class LaunchQueue {
  public:
   static constexpr std::size_t kMostPending = 1024;
@@ -160,7 +160,8 @@ class ReplayWorld {
   ReplayWorld& operator=(const ReplayWorld&) = delete;
 
   // Plays one event, the allocator's part alone: no time passes and the block gets no work. Hazards are not checked,
-  // and the options must not ask for it. False: it is an allocation, and it failed; its free will then do nothing.
+  // and the options must not ask for it. Returns false if it is an allocation, and it failed; its free will then do
+  // nothing.
   bool play(const TraceEvent& event) {
     if (event.empties_cache()) [[unlikely]] {
       allocator_.empty_cache();
@@ -225,12 +226,12 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options);
 std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, int passes,
                             const std::function<void(int passes_done)>& after_pass = {});
 
-// Whether every allocation of the trace, played once, succeeds on a device of this size.
+// Returns whether every allocation of the trace, played once, succeeds on a device of this size.
 bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes);
 
-// Bisects for the smallest device that completes the trace, between one too small for what lives at once and one that
-// is enough, until the two are 0.1 % (or 2 MiB) apart; returns the upper one. Completion is not quite monotone in the
-// size of the device, so a smaller one may exist. nullopt when even 1 PiB is too small.
+// Bisects for the smallest device that completes the trace, between one too small for the memory that lives at once and
+// one that is large enough, until the two are 0.1 % (or 2 MiB) apart; returns the upper one. Completion is not quite
+// monotone in the size of the device, so a smaller one may exist. nullopt when even 1 PiB is too small.
 std::optional<std::size_t> find_min_device(const Trace& trace, const ReplayOptions& options,
                                            const std::function<void()>& after_try = {});
 

@@ -22,7 +22,7 @@ namespace {
 // The ids that were used: as ranges, since most programs count, and no more of them than memory has room for.
 class UsedIds {
  public:
-  // False: it was used before.
+  // Returns false if it was used before.
   bool insert(std::uint64_t id) {
     auto next = ranges_.upper_bound(id);
     const auto before = next == ranges_.begin() ? ranges_.end() : std::prev(next);

@@ -6,9 +6,9 @@
 // An id is any number of 64 bits and is used for one allocation only; what is alive at the end stays alive.
 // The reader is strict: the first line that breaks a rule is an error that names file, line, value and rule.
 //
-// Memory is bounded by what lives at once, not by the length of the file. A trace of more than kMostHeldEvents stays in its
-// file, which is read again for each pass over it. Ids that were used are remembered as ranges, up to a million of them:
-// in a trace whose ids leave more gaps than that, a freed id may come again unnoticed.
+// Memory is bounded by the allocations that live at once, not by the length of the file. A trace of more than
+// kMostHeldEvents stays in its file, which is read again for each pass over it. Ids that were used are remembered as
+// ranges, up to a million of them: in a trace whose ids leave more gaps than that, a freed id may come again unnoticed.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +67,8 @@ struct Trace {
   bool is_held() const { return events.size() == event_count; }
 };
 
-// Makes a trace of allocations and frees, whoever reads them: gives slots to what lives, and streams their indexes.
+// A TraceMaker makes a trace of allocations and frees for any reader: it gives slots to live allocations, and indexes
+// to streams.
 class TraceMaker {
  public:
   // The caller sees to it that there is room: can_allocate, can_use.
@@ -90,7 +91,7 @@ class TraceMaker {
   std::uint32_t last_stream_ = 0;
 };
 
-// Throws InvalidArgument. Whatever is wrong with the file is found here, also in what is not held.
+// Throws InvalidArgument. All errors in the file are found here, also in the part that is not held.
 Trace read_trace(InputFile file, std::size_t most_held_events = Trace::kMostHeldEvents);
 Trace read_trace(const std::string& path);
 

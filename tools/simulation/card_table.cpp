@@ -67,7 +67,7 @@ std::string answer_cell(const Row& row, Policy policy, const Style& style) {
   return fits ? style.good(cell) : style.bad(cell);
 }
 
-// How wide the columns of names and of memory are.
+// The widths of the columns of names and of memory.
 struct Widths {
   std::size_t cards = 0;
   std::size_t memory = 0;
@@ -107,7 +107,7 @@ std::vector<std::string> settings_lines(const CardTable& table) {
   return lines;
 }
 
-// Whether the program fits into so much. What was seen to fit does, on this memory and on more.
+// Returns whether the program fits into `usable_bytes`. Memory on which it ran is enough, and so is more.
 bool fits_into(std::size_t usable_bytes, Policy policy, const CardRun& run, PolicyFit& fit) {
   if (run.policy == policy && usable_bytes >= run.card.usable_bytes()) return true;
   return fit.fits(policy, usable_bytes - std::min(usable_bytes, run.other_bytes));

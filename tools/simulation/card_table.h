@@ -1,4 +1,4 @@
-// On which GPUs a program fits that ran on one, and with which allocator policy.
+// Finds the GPUs, and the allocator policies on each, that a program fits into, from its run on one GPU.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ struct Card {
   std::string capability;  // "8.9"; cards of the same run the same kernels
   std::size_t memory_bytes = 0;
   std::size_t context_bytes = 0;  // of the CUDA context and libraries that the program uses: an estimate
-  // How much less and more that, and other estimates, may be.
+  // The deviations of that and other estimates, downwards and upwards.
   std::size_t less_bytes = 0;
   std::size_t more_bytes = 0;
 
-  // Returns the bytes that are left for the program. `least` is so many if estimates are at their high ends, and `most` at
+  // Returns the bytes that are left for the program. `least` is for estimates at their high ends, and `most` for those at
   // their low ends.
   std::size_t usable_bytes() const { return memory_bytes - std::min(memory_bytes, context_bytes); }
   std::size_t least_usable_bytes() const { return usable_bytes() - std::min(usable_bytes(), more_bytes); }
@@ -32,23 +32,23 @@ struct Card {
   bool operator==(const Card&) const = default;
 };
 
-// Whether kernels for one of the architectures run on the card: binary code for its major version and no newer minor one, or
-// PTX for no newer version. True where there are none, or the card's version is not known.
+// Returns whether kernels for one of the architectures run on the card: binary code for its major version and no newer minor
+// one, or PTX for no newer version. True if there are no architectures, or the card's version is not known.
 bool has_kernels(const Card& card, const std::vector<std::string>& architectures);
 
 // Returns "PyTorch as installed here has no kernels for …", and "" for no cards.
 std::string left_out_text(const std::vector<Card>& cards);
 
-// What a question mark behind an answer says.
+// The meaning of a question mark behind an answer.
 inline constexpr const char* kUnsureText =
     "?: may change: the context and NCCL are estimates (--context SIZE sets the context)";
 
-// What ran, on one device of a process.
+// A run's figures on one device of a process.
 struct CardRun {
   int device = 0;
   Card card;                     // the device's model, with the memory that it had in this run
   std::optional<Policy> policy;  // the allocator's; unknown: another than PyTorch's
-  // What PyTorch has kernels for, "sm_80" or "compute_90"; empty: not known.
+  // The architectures that PyTorch has kernels for, "sm_80" or "compute_90"; empty: not known.
   std::vector<std::string> architectures;
   std::size_t reserved_bytes = 0;  // the allocator's peak
   std::size_t other_bytes = 0;     // of the device, which the allocator does not own; the context apart
@@ -72,9 +72,9 @@ struct CardTable {
 // Returns the table for these cards, and the run's own, that have kernels. Where the run's policy was seen to fit, it fits.
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
 
-// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but
-// the first: rows that say the same are one, but for those where policies differ and for the run's card. `verbose`: a
-// row for each card.
+// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns
+// except the first: equal rows are one, except those where policies differ and that of the run's card. `verbose`: a row
+// for each card.
 std::string to_text(const CardTable& table, bool verbose, const Style& style);
 
 nlohmann::json json_of(const CardTable& table);

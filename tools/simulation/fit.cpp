@@ -118,7 +118,7 @@ class FitRuns {
   }
 
   std::size_t count() const { return count_; }
-  // Whether in each run the replay held what the run held.
+  // Returns whether the replay held the run's memory in each run.
   bool are_exact() const { return are_exact_; }
 
  private:

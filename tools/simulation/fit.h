@@ -41,7 +41,7 @@ namespace cachalot::tools {
 // file is returned as it is.
 Trace with_ordered_frees(const Trace& trace);
 
-// Whether the same number of allocations is made and freed, in the same order and on the same streams, whatever their
+// Returns whether both make and free the same number of allocations, in the same order and on the same streams, of any
 // sizes. False of traces that stay in files.
 bool have_one_shape(const Trace& one, const Trace& other);
 
@@ -55,7 +55,7 @@ struct TraceAt {
 // the nearest byte; a size below zero is zero.
 Trace on_line(const TraceAt& low, const TraceAt& high, std::int64_t value);
 
-// Bytes by which each event's size may be another than what was computed; 0 for frees.
+// Bytes by which each event's size may be another than computed; 0 for frees.
 using Deviations = std::vector<std::uint64_t>;
 
 // Raises each deviation to the difference of the two traces' sizes. They are of one shape, and so are the deviations.
@@ -65,7 +65,7 @@ void note_deviations(Deviations& deviations, const Trace& computed, const Trace&
 Trace raised(Trace trace, const Deviations& deviations);
 Trace lowered(Trace trace, const Deviations& deviations);
 
-// What a run with one value allocated.
+// The allocations of a run with one value.
 struct Recording {
   // On one device, by one process. The frees of the trace are in order (with_ordered_frees).
   struct Part {
@@ -74,20 +74,20 @@ struct Recording {
   };
 
   std::vector<Part> parts;
-  simulator::ContextCharge context;        // what the program's context and libraries took: of its devices, the most
+  simulator::ContextCharge context;        // the memory of the program's context and libraries: the most of its devices
   std::vector<std::string> architectures;  // that PyTorch has kernels for (card_table.h)
   bool is_too_large = false;               // it ran out of memory even so: it fits nowhere
 };
 
 bool have_one_shape(const Recording& one, const Recording& other);
 
-// Whether the two have the same allocations and frees.
+// Returns whether the two have the same allocations and frees.
 bool are_equal(const Recording& one, const Recording& other);
 
-// Whether the two have one shape and differ by less than a thousandth in what lives at once.
+// Returns whether the two have one shape and differ by less than a thousandth in the memory that lives at once.
 bool are_nearly_equal(const Recording& one, const Recording& other);
 
-// What is asked of a value: whether it fits into so much memory, without the context.
+// The question for a value: whether it fits into `memory_bytes`, without the context.
 struct FitQuestion {
   Policy policy = Policy::pytorch;
   std::size_t memory_bytes = 0;
@@ -102,13 +102,13 @@ struct FitBounds {
 
   std::size_t first_open() const { return fits ? *fits + 1 : 0; }
   bool is_closed() const { return first_open() >= does_not; }
-  // Of what is open.
+  // Returns the middle of the open indexes.
   std::size_t middle() const { return first_open() + (does_not - 1 - first_open()) / 2; }
   // Asks in the middle until all is known, or until an index for which there is no answer, which it returns.
   std::optional<std::size_t> bisect(const std::function<std::optional<bool>(std::size_t)>& answer);
 };
 
-// What a value allocates, as far as it is known: each size up to a deviation, by part.
+// The allocations of a value, as far as they are known: each size up to a deviation, by part.
 struct Computed {
   Recording recording;
   std::vector<Deviations> deviations;
@@ -126,9 +126,9 @@ class FitAnswers {
  public:
   FitAnswers() = default;
 
-  // Adds what was recorded.
+  // Adds a recording.
   void add(const Recording& recording);
-  // Adds what was computed, once with all sizes lowered and once with all raised.
+  // Adds a computed trace, once with all sizes lowered and once with all raised.
   void add(const Computed& computed);
 
   // Requires at least one trace.
@@ -166,7 +166,7 @@ class FitSearch {
   FitBounds bounds(const FitQuestion& question);
   // Tells what is known of the answer otherwise.
   void narrow(const FitQuestion& question, const FitBounds& bounds);
-  // Keeps the answers, and frees what they came from but for the runs. To be called when nothing is wanted.
+  // Keeps the answers, and frees their sources except the runs. To be called when no further answer is wanted.
   void close();
   // Returns what an index allocates that was run or lies between two runs of one shape; nullopt for others.
   std::optional<Computed> computed(std::size_t index) const;
@@ -247,15 +247,16 @@ class FitFrontier {
 
   // Returns the index of the largest value that fits, and nullopt where none does. To be called when nothing is wanted.
   std::optional<std::size_t> largest(std::size_t row, const FitQuestion& question);
-  // Whether the largest value is smaller, with larger values of any range. To be called when nothing is wanted.
+  // Returns whether the largest value is smaller with larger values of any range. To be called when no further answer
+  // is wanted.
   bool is_corner(std::size_t row, const FitQuestion& question);
-  // Whether all ranges have their first value.
+  // Returns whether all ranges have their first value.
   bool begins_ranges(std::size_t row) const;
-  // Whether a parameter other than the last is a range of several values.
+  // Returns whether a parameter other than the last is a range of several values.
   bool has_ranges() const { return line_axis_.has_value(); }
 
  private:
-  // Of a parameter other than the last. The last axis is the innermost.
+  // An Axis has the values of a parameter other than the last. The last axis is the innermost.
   struct Axis {
     std::vector<std::int64_t> values;
     std::vector<int> levels;  // of a position: 0 for the ends of a range, 1 between them, and so on; of a list: 0
@@ -268,7 +269,7 @@ class FitFrontier {
     int level = 0;  // the largest of its positions
   };
 
-  // What a row beside another allocates with some value.
+  // The allocations of a neighbouring row with some value.
   struct Beside {
     std::int64_t at = 0;  // the value of the line's axis
     Computed computed;

@@ -209,7 +209,7 @@ std::vector<std::size_t> FitSearch::wanted() {
       wanted.insert(bracket.middle());
     }
   }
-  // What is open must lie between two runs, unless so little is open that lines need more runs than trying does.
+  // Open indexes must lie between two runs, unless there are so few that lines need more runs than trying does.
   constexpr std::size_t kFewValues = 4;
   std::set<std::size_t> ends;
   if (first < values_.size() && last - first > kFewValues) {
@@ -220,7 +220,7 @@ std::vector<std::size_t> FitSearch::wanted() {
   return {wanted.begin(), wanted.end()};
 }
 
-// Forgets what was computed with lines that this run changes.
+// Adds a run, and forgets the results of lines that it changes.
 void FitSearch::add(std::size_t index, Recording recording) {
   recordings_.insert_or_assign(index, std::move(recording));
   constexpr int kRunsOfALine = 3;
@@ -329,7 +329,7 @@ FitSearch::Segment FitSearch::segment_around(std::size_t index) const {
   return {std::prev(after)->first, after->first};
 }
 
-// The index so many runs above the run of an index, or below it; nullopt if there are not so many.
+// Returns the index `steps` runs above the run of an index, or below it; nullopt if there are fewer runs.
 std::optional<std::size_t> FitSearch::run_beside(std::size_t index, int steps) const {
   auto at = recordings_.find(index);
   for (; steps > 0; --steps) {
@@ -352,7 +352,7 @@ std::vector<std::size_t> FitSearch::checks_in(const Segment& segment) const {
   return {indexes.begin(), indexes.end()};
 }
 
-// The lines that tell of the values between two runs; none where there are not enough runs.
+// Returns the lines that predict the values between two runs; none if there are not enough runs.
 std::vector<FitSearch::Line> FitSearch::lines_for(const Segment& segment) const {
   if (have_one_shape(recordings_.at(segment.first), recordings_.at(segment.second))) {
     std::optional<Line> line = line_inside(segment);
@@ -508,7 +508,7 @@ bool FitFrontier::begins_ranges(std::size_t row) const {
   return std::ranges::all_of(axes_, [&](const Axis& axis) { return !axis.is_range || position(row, axis) == 0; });
 }
 
-// Whether what fits in the other row is assumed to fit in this one.
+// Returns whether values that fit in the other row are assumed to fit in this one.
 bool FitFrontier::is_at_most(std::size_t row, std::size_t other) const {
   return std::ranges::all_of(axes_, [&](const Axis& axis) {
     const std::size_t here = position(row, axis);
@@ -531,7 +531,7 @@ void FitFrontier::narrow_by_other_rows(std::size_t row) {
   }
 }
 
-// By what is computed between rows; stops for each question at a value that is undecided.
+// Narrows by the values computed between rows; stops for each question at a value that is undecided.
 void FitFrontier::narrow_by_lines(std::size_t row) {
   FitSearch& search = rows_[row].search;
   std::map<std::size_t, std::optional<FitAnswers>> answers;  // by index
@@ -583,7 +583,7 @@ bool FitFrontier::note_deviations_of(const std::vector<Beside>& rows, std::size_
   return true;
 }
 
-// The nearest three in a direction that can tell of the index; fewer if there are not so many.
+// Returns the nearest three in a direction that can predict the index; fewer if there are fewer.
 std::vector<FitFrontier::Beside> FitFrontier::beside(std::size_t row, std::size_t index, int direction) const {
   constexpr std::size_t kWanted = 3;
   const Axis& axis = axes_[*line_axis_];

@@ -68,7 +68,7 @@ std::string text_of(const nlohmann::json& request) {
   }
 }
 
-// A copy whose number is none that the server finds something under.
+// Returns a copy with a number that the server does not use.
 Descriptor moved_away(const Descriptor& descriptor) {
   return Descriptor(fcntl(descriptor.number(), F_DUPFD_CLOEXEC, PythonServer::kFile + 1));
 }
@@ -248,7 +248,7 @@ std::string reply_of(const std::optional<Descriptor>& replies, std::string_view 
   return text;
 }
 
-// Of a `cachalot simulate` that records a run as the options say.
+// Returns the words of a `cachalot simulate` that records a run as the options say.
 std::vector<std::string> words_of_record(const SimulationOptions& options) {
   std::vector<std::string> words;
   const auto add = [&](const char* name, const std::string& value) {

@@ -94,12 +94,13 @@ class Cluster {
   // Returns how many runs the workers make at the same time, at least 1.
   int places() const { return places_; }
 
-  // As record_run of simulation.h, on a worker. Heeds all options but strict and trace_path.
-  // Throws InvalidArgument with the worker's message, and std::runtime_error if it is to stop.
+  // Records a run on a worker, as record_run of simulation.h. Heeds all options but strict and trace_path. Throws
+  // InvalidArgument with the worker's message, and std::runtime_error if it is to stop.
   void record(const SimulationOptions& options, const std::filesystem::path& folder);
 
   // Returns what `cachalot advise --json` with these options prints of a file on a worker, which opens the same path, or is
-  // sent the file. Throws InvalidArgument with the worker's message.
+  // sent the file.
+  // Throws InvalidArgument with the worker's message.
   std::string advise(const std::vector<std::string>& options, const std::string& file, bool sends_file);
 
  private:

@@ -36,9 +36,9 @@ using Clock = RunningChild::Clock;
 constexpr auto kGrace = std::chrono::seconds(10);
 constexpr int kStatusOfKilled = SIGKILL;  // as a status
 
-// What /proc/<process>/stat says: "<process> (<name>) <state> <parent> …".
+// The fields of /proc/<process>/stat: "<process> (<name>) <state> <parent> …".
 struct ProcessState {
-  char state = 'X';  // Z: it has ended, and nobody has asked how
+  char state = 'X';  // Z: it has ended, and has not been waited for
   pid_t parent = 0;
 };
 

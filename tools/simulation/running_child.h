@@ -26,11 +26,11 @@ class RunningChild {
 
   pid_t process() const { return process_; }
 
-  // Waits for the end. Returns the status as waitpid has it; that of a killed program if nobody can tell.
+  // Waits for the end. Returns the status as waitpid has it; that of a killed program if it is not known.
   int wait();
 
-  // Returns the status if the program has ended, and nullopt if it has not. Must not be called after it has returned a
-  // status.
+  // Returns the status if the program has ended, and nullopt if it still runs. Must not be called after it has returned
+  // a status.
   std::optional<int> status();
 
  private:

@@ -211,7 +211,7 @@ ChildEnd read_end(const fs::path& folder) {
   return {.process = told.at("process"), .exit_code = told.at("exit_code"), .is_late = told.at("is_late")};
 }
 
-// How the program ended, by its exit code and by what its processes wrote.
+// Reads the program's ending from its exit code and its processes' reports.
 ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
   ProgramEnding ending;
   ending.exit_code = end.exit_code;
@@ -227,7 +227,7 @@ ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
   return ending;
 }
 
-// Of the program's own process.
+// Returns the modules of the program's own process.
 std::vector<std::string> read_modules(const fs::path& folder, const ChildEnd& end) {
   const json python = read_json(folder / fmt::format("python-{}.json", end.process));
   return python.is_object() ? python.at("modules").get<std::vector<std::string>>() : std::vector<std::string>{};
@@ -267,7 +267,7 @@ void add_common_peaks(const fs::path& folder, std::vector<ProcessReport>& report
   }
 }
 
-// Without PyTorch, what the program asks of the driver is the trace. Of the process that asked most.
+// Writes the requests to the driver as the trace of a program without PyTorch: those of the process with the most.
 void write_driver_trace(const fs::path& folder, const std::string& path) {
   std::string largest;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -391,7 +391,7 @@ class Environment {
   void erase_if(bool (*is_such)(std::string_view name)) {
     std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
   }
-  // In front of what is there, behind a colon.
+  // Puts the value before the present one, with a colon between them.
   void prepend(const std::string& name, const std::string& value) {
     std::string& list = values_[name];
     list.insert(0, list.empty() ? value : value + ":");
@@ -407,7 +407,7 @@ class Environment {
   std::map<std::string, std::string> values_;
 };
 
-// As torchrun sets them, with all devices on one machine of the job.
+// Sets a rank's variables as torchrun does, with all devices on one machine of the job.
 void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
   environment.set("RANK", std::to_string(alone.rank));
   environment.set("WORLD_SIZE", std::to_string(alone.world_size));
@@ -418,7 +418,7 @@ void describe_rank(Environment& environment, const RankAlone& alone, int devices
   environment.set("MASTER_PORT", "29500");
 }
 
-// The user's, and on top of them what the options say.
+// Returns the user's settings, overridden by the options.
 SimulationSettings settings_of_run(const SimulationOptions& options, const fs::path& reports) {
   SimulationSettings settings = SimulationSettings::of_environment();
   if (options.gpu) settings.set("gpu", *options.gpu);

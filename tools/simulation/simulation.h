@@ -15,8 +15,7 @@
 
 namespace cachalot::tools {
 
-// What a device holds beside the memory that the program asked for: the CUDA context and libraries, in a driver's
-// report.
+// The memory that a device holds beside the program's requests: the CUDA context and libraries, in a driver's report.
 
 // Returns what a device of a driver's report was charged with.
 simulator::ContextCharge context_of(const nlohmann::json& device);
@@ -36,10 +35,10 @@ std::string describe_lack(const nlohmann::json& device);
 // Returns how much less and more than it was charged with a device may take on a GPU: the sum of all estimates.
 simulator::Spread spread_of(const nlohmann::json& device);
 
-// The same without the context and libraries, which take as much on each GPU as they do there: what NCCL adds.
+// Returns the spread without the context and libraries, which take the same on each GPU: NCCL's part.
 simulator::Spread spread_of_others(const nlohmann::json& device);
 
-// Returns whether the verdict is sure that the program fits, with so many bytes to spare.
+// Returns whether the verdict is sure that the program fits, with `spare_bytes` to spare.
 bool fits_surely(const nlohmann::json& device, std::size_t spare_bytes);
 
 // Returns ", with 7.40 GiB to spare, of which the context may take 311.00 MiB more"; if that is more than there is:
@@ -69,21 +68,21 @@ struct SimulationOptions {
   std::vector<std::string> program;   // with its arguments; found on PATH
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
-  // What the CUDA context and libraries take of each device: a size, "none" or "model", an estimate. Without,
+  // The memory of the CUDA context and libraries on each device: a size, "none" or "model", an estimate. If absent,
   // `context` of CACHALOT_SIM, otherwise "model".
   std::optional<std::string> context;
   int devices = 1;
   std::optional<RankAlone> rank;      // the program is one rank of a job whose others are absent
-  std::string compute = "small";      // which operations of PyTorch: none, small or all (simulator/README.md)
-  std::string unknown = "zero";       // what sizes are that depend on unknown values: zero, expected or max
+  std::string compute = "small";      // the computed operations: none, small or all (simulator/README.md)
+  std::string unknown = "zero";       // the sizes that depend on unknown values: zero, expected or max
   bool strict = false;                // CUDA's rules are watched: strict:1 of CACHALOT_SIM (simulator/README.md)
-  std::optional<int> max_steps;       // the program is ended after so many optimizer steps, or forward calls
-  std::optional<double> max_seconds;  // and after so much time
+  std::optional<int> max_steps;       // ends the program after these optimizer steps, or forward calls
+  std::optional<double> max_seconds;  // and the time
   std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
   // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
   // there are traces instead of tables of cards. Not with trace_path.
   bool is_one_of_many = false;
-  // What starts the program, where it is set; for one of many.
+  // The starter of the program, if it is set; for one of many.
   ForkServer* fork_server = nullptr;
   Cluster* cluster = nullptr;
   const std::atomic<bool>* stop = nullptr;  // ends the program when it becomes true
@@ -91,7 +90,7 @@ struct SimulationOptions {
   bool operator==(const SimulationOptions&) const = default;
 };
 
-// What PyTorch allocated on one device.
+// PyTorch's allocations on one device.
 struct RecordedTrace {
   CardRun run;
   int physical_device = 0;  // its number on the machine; run.device is that in the process
@@ -102,9 +101,9 @@ struct RecordedTrace {
 
 // One process of the program that used a device.
 struct ProcessReport {
-  int process = 0;        // its id
-  nlohmann::json driver;  // what the simulated driver saw: `report` of CACHALOT_SIM (simulator/README.md)
-  nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/cachalot_simulator; null without PyTorch
+  int process = 0;                    // its id
+  nlohmann::json driver;              // the simulated driver's record: `report` of CACHALOT_SIM (simulator/README.md)
+  nlohmann::json torch;               // PyTorch's allocator: simulator/python/cachalot_simulator; null without PyTorch
   std::vector<CardTable> cards;       // for each device whose allocations are known, if the program fits on it
   std::vector<RecordedTrace> traces;  // likewise, where they were asked for
 };
@@ -113,11 +112,11 @@ struct Simulation {
   ProgramEnding ending;
   std::vector<ProcessReport> processes;
   std::string output;  // the last lines, of one of many
-  // Of one of many: the modules that a fork server may import for other runs of the program (ForkServer::Start).
+  // For one of many: the modules that a fork server may import for other runs of the program (ForkServer::Start).
   std::vector<std::string> modules;
 };
 
-// Returns SimulationOptions::memory for so many devices: of each more than any GPU has.
+// Returns SimulationOptions::memory for `devices` devices: each has more than any GPU.
 std::string unlimited_memory(int devices);
 
 // Returns the traces of all processes in an order that is the same in each run of a program, by the machine's devices.
@@ -140,10 +139,10 @@ bool failed(const Simulation& simulation, const ProcessReport& report);
 // that ran out of memory, went on and ended well fits.
 bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed);
 
-// Whether memory ran out on a device of the simulation.
+// Returns whether memory ran out on a device of the simulation.
 bool lacked_memory(const Simulation& simulation);
 
-// Whether a process broke one of CUDA's rules or left something behind. False if nobody watched.
+// Returns whether a process broke one of CUDA's rules or left something behind. False if that was not watched.
 bool breaks_rules(const Simulation& simulation);
 
 // Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate.

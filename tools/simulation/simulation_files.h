@@ -1,4 +1,4 @@
-// What the simulated driver writes, read; and files, written.
+// Reads the files of the simulated driver, and writes files.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@ inline constexpr const char* kSimulatorLibrary = "libcachalot_simulator.so";
 // Returns a number of a report.
 std::size_t number(const nlohmann::json& object, const char* key);
 
-// Whether a driver's report tells of any allocation, or that not even the context had memory.
+// Returns whether a driver's report has an allocation, or says that not even the context had memory.
 bool uses_a_device(const nlohmann::json& driver);
 
-// Whether a driver's report tells of a breach of CUDA's rules, or of something that was not given back.
+// Returns whether a driver's report has a breach of CUDA's rules, or something that was not given back.
 bool breaks_rules(const nlohmann::json& driver);
 
 // The allocations and frees of a driver's log (`log` of CACHALOT_SIM; simulator/README.md has the format) as a trace in
 // data/traces' format, all on one stream.
 std::string trace_of_log(std::istream& log);
 
-// As gzip when the path ends in .gz. Throws InvalidArgument when it cannot be written.
+// Writes the text, as gzip when the path ends in .gz. Throws InvalidArgument when it cannot be written.
 void write_file(const std::string& path, const std::string& text);
 
-// How a program that ran on a simulated GPU ended, and how far it had come.
+// The ending of a program that ran on a simulated GPU, and its progress.
 
 // Why the program was ended: not at all, after --max-steps or --max-seconds, or because it
 // read an unknown value again and again at one place, and may do so without end.
