@@ -14,7 +14,7 @@
 
 #include "simulator/base/static_runtimes.h"
 
-// Of C linkage, so that assembly can name them. Each thread sets them to the same.
+// These have C linkage, so that assembly can name them. Each thread sets them to equal values.
 extern "C" {
 __attribute__((visibility("hidden"))) void* cachalot_real_dlopen = nullptr;
 __attribute__((visibility("hidden"))) void* cachalot_real_dlmopen = nullptr;
@@ -44,7 +44,7 @@ void find_real_functions() {
   set(cachalot_real_dlsym, "dlsym", kVersion);
 }
 
-// Of "libcudart.so.12.9.79" 12; of "libcudart.so" 0; nothing of another library's name.
+// Returns 12 for "libcudart.so.12.9.79", 0 for "libcudart.so", and nullopt for another library's name.
 std::optional<int> runtime_version(std::string_view path) {
   constexpr std::string_view kName = "libcudart.so";
   const std::string_view name = file_name(path);
@@ -91,7 +91,7 @@ const std::string& runtime_path(int version) {
 }
 
 // cuDNN makes products of matrices with cublasLt, and plans none without it; the real one does nothing without a GPU.
-// Whatever else loads cublasLt gets the file that it asks for.
+// All others that load cublasLt get the file that they ask for.
 bool is_product_library_of_cudnn(std::string_view path, const void* caller) {
   if (!file_name(path).starts_with("libcublasLt.so")) return false;
   Dl_info info{};
@@ -109,7 +109,7 @@ const std::string* simulated_library(const char* file) {
   return version == 12 || version == 13 ? &runtime_path(*version) : nullptr;
 }
 
-// As the dynamic linker names it.
+// Returns this library's path as the dynamic linker names it.
 const char* loaded_path() {
   Dl_info info{};
   dladdr(reinterpret_cast<void*>(&own_function), &info);

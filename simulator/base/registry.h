@@ -1,6 +1,6 @@
 // The objects a program holds by handle: streams, events, graphs, … A handle is the object's address, so that the program
-// may print it; whatever it hands us is looked up, never followed. The handle of what was destroyed last is that of the next
-// object that is made, as CUDA gives handles again at once.
+// may print it; whatever it hands us is looked up, never followed. The handle of the object destroyed last is that of the
+// next new object, as CUDA gives handles again at once.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class Registry {
     objects_.erase(at);
   }
 
-  // Those for which goes(object).
+  // Destroys the objects for which goes(object) is true.
   template <typename Goes>
   void destroy_if(Goes&& goes) {
     last_ = nullptr;

@@ -1,4 +1,4 @@
-// What the simulator tells: notes on stderr, and what the settings `log` and `report` of CACHALOT_SIM write; simulator/README.md
+// The simulator's output: notes on stderr, and the files of the settings `log` and `report` of CACHALOT_SIM; simulator/README.md
 // describes both.
 #pragma once
 
@@ -22,12 +22,13 @@ class Watch;
 
 namespace cachalot::simulator {
 
-// What it says on stderr, each line once, behind "cachalot simulator: ". `note_not_simulated` says "NAME is not simulated". Both are
+// Writes to stderr, each line once, behind "cachalot simulator: ". `note_not_simulated` says "NAME is not simulated". Both are
 // thread-safe.
 void note_once(std::string_view text);
 void note_not_simulated(std::string_view name);
 
-// Whose NCCL's memory is: buffers that it takes for itself, an estimate; or what the program asked it for (ncclMemAlloc).
+// The kind of NCCL's memory: buffers that it takes for itself, an estimate; or memory that the program requested
+// (ncclMemAlloc).
 enum class NcclMemory { buffers, asked };
 
 // The CPU accessed memory of a device, which ended the process by SIGSEGV, as it does with a GPU.
@@ -51,10 +52,10 @@ class Report {
   bool is_wanted() const { return report_ != nullptr; }
   // Memory was asked for: the peak and the first failure are told from it.
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
-  // NCCL has taken memory of the device, or given it back: a part of what is used.
+  // NCCL has taken memory of the device, or given it back: a part of the used memory.
   void note_nccl_memory(int device, NcclMemory whose, std::size_t bytes);
   void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
-  // What a device was charged with for its context, and the spread of that.
+  // Notes a device's charge for its context, and the spread of that.
   void note_context(int device, const ContextCharge& charge, const Spread& spread);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
              const std::optional<HostAccess>& host_access);

@@ -194,7 +194,7 @@ bool needs_no_gpu(std::string_view path) {
          name.starts_with("libcudnn");
 }
 
-// What has registered with the library's own runtime does so again, with the simulated one.
+// Registrations with the library's own runtime are repeated with the simulated one.
 void hook(const Library& library, bool before_registration) {
   const MappedFile file(library.path.c_str());
   const Symbols symbols = symbols_of(file);
@@ -208,7 +208,7 @@ void hook(const Library& library, bool before_registration) {
   for (const std::uint64_t offset : constructors(symbols)) reinterpret_cast<void (*)()>(library.start + offset)();
 }
 
-// Of what the process has loaded: the libraries, the program first, and how often it loaded or unloaded one.
+// The loaded objects of the process: the libraries, the program first, and the numbers of loads and unloads.
 struct Loaded {
   std::vector<Library> libraries;
   std::pair<unsigned long long, unsigned long long> changes{};

@@ -5,8 +5,8 @@
 
 namespace cachalot::simulator {
 
-// Redirects the runtimes of what was loaded since the last call, and lets their kernels and variables be registered again. Where
-// nothing was loaded, it costs a look at two counters.
+// Redirects the runtimes of libraries loaded since the last call, and lets their kernels and variables be registered again.
+// Where nothing was loaded, it costs a look at two counters.
 void hook_static_runtimes();
 
 // Prints, once per library, that the runtime in the library at `address` finds no GPU.

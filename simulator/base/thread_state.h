@@ -1,4 +1,4 @@
-// What CUDA keeps for each thread.
+// CUDA's state of each thread.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ template <typename Element, std::size_t kMost>
 class InlineStack {
  public:
   bool empty() const { return size_ == 0; }
-  // False: it is full.
+  // Returns false if it is full.
   bool push(const Element& element) {
     if (size_ == kMost) return false;
     elements_[size_++] = element;

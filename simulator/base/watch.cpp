@@ -49,7 +49,7 @@ Python find_python() {
   return python;
 }
 
-// What Python writes about the thread's frames; "" where it runs none.
+// Returns Python's text about the thread's frames; "" if it runs none.
 std::string dump() {
   const Python python = find_python();
   if (!python.is_complete() || python.is_initialized() == 0) return "";
@@ -65,7 +65,7 @@ std::string dump() {
   return text;
 }
 
-// Of a line `  File "train.py", line 8 in train`; false for any other.
+// Parses a line `  File "train.py", line 8 in train`; returns false for any other.
 bool parse(std::string_view line, ScriptFrame& frame) {
   constexpr std::string_view kFile = "  File \"";
   constexpr std::string_view kLine = "\", line ";

@@ -1,9 +1,8 @@
-// strict:1 of CACHALOT_SIM: what the program does against CUDA's rules, and what it has not given back when it ends, with the call
-// stacks. simulator/README.md says what is found.
+// strict:1 of CACHALOT_SIM: the program's breaches of CUDA's rules, and the objects that it has not given back when it ends, with
+// the call stacks. simulator/README.md lists the findings.
 //
-// A call that breaks a rule fails, and the message of the failure says which rule. It is a breach where the failure tells of
-// a mistake of the program, and not of a lack of memory or of something that it may ask for.
-// process_mutex guards everything here.
+// A call that breaks a rule fails, and the message of the failure says which rule. It is a breach if the failure is a
+// mistake of the program, not a lack of memory or a request that it may make. process_mutex guards everything here.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +30,13 @@ struct Breach {
   std::uint64_t times = 0;
 };
 
-// What a program makes and must give back.
+// The objects that a program makes and must give back.
 enum class Owned : std::uint8_t { device_memory, pool_memory, physical_memory, pinned_memory, stream, event };
 
 class Watch {
  public:
-  // From now on stacks are taken. `tells_at_once`: each breach is written to standard error when it happens, and what is
-  // left at the end; otherwise write() tells.
+  // Makes stacks be taken from now on. `tells_at_once`: each breach is written to standard error when it happens, and
+  // the objects left at the end; otherwise write() reports them.
   void begin(bool tells_at_once);
   bool is_on() const { return is_on_; }
   // Breaches so far, also while it is off.
@@ -72,7 +71,7 @@ class Watch {
     std::size_t objects = 0;
     std::size_t bytes = 0;
   };
-  // What a library keeps that gives nothing back before the process ends, as caches do.
+  // The memory kept by a library that gives nothing back before the process ends, as caches do.
   struct Kept {
     std::size_t bytes = 0;
     std::size_t allocations = 0;

@@ -124,7 +124,7 @@ void AddressSpace::recycle(std::vector<AddressRange> live) {
   next_ = end_ = 0;
 }
 
-// What is left of the old chunk is too small and stays unused.
+// Takes a new chunk. The rest of the old one is too small and stays unused.
 bool AddressSpace::refill(std::size_t bytes) {
   std::size_t chunk_bytes = std::max(bytes, kChunkBytes);
   auto chunk = free_addresses().allocate(chunk_bytes, end_);

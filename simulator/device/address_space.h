@@ -1,6 +1,6 @@
 // Numbers for device addresses: nothing is mapped on the host and no address is ever dereferenced.
 //
-// Within one AddressSpace addresses ascend and are never handed out twice, but for what recycle gives back. All
+// Within one AddressSpace addresses ascend and are never handed out twice, except those that recycle gives back. All
 // AddressSpaces of the process draw chunks from one pool of 47-bit numbers, so that their ranges are disjoint; a chunk
 // returns to the pool when its space dies.
 // Thread safety: one AddressSpace is guarded by its device; several may be used at once.
@@ -18,7 +18,7 @@ CACHALOT_BEGIN
 
 inline constexpr std::size_t kPhysicalUnit = std::size_t{2} << 20;  // granularity of cudaMalloc's segments and of VMM
 
-// From now on, new chunks come from this range alone; multiples of kPhysicalUnit. What was handed out before stays.
+// From now on, new chunks come from this range alone; multiples of kPhysicalUnit. Addresses handed out before stay.
 void limit_addresses(const AddressRange& range);
 
 class AddressSpace {

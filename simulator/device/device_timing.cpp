@@ -1,4 +1,4 @@
-// What calls and copies cost on the simulated device.
+// The costs of calls and copies on the simulated device.
 //
 // The latency model's figures are per call, in host microseconds, as published or reported for recent data-centre
 // GPUs; sources disagree by up to ten times, so measure (bench/device_costs) before you trust them.
@@ -57,7 +57,7 @@ LatencyModel LatencyModel::published() {
   return model;
 }
 
-// What copies between host and device cost. Figures are of PCIe 4.0 x16 and GPUs of the data centre.
+// Returns the costs of copies between host and device. Figures are of PCIe 4.0 x16 and GPUs of the data centre.
 CopyModel CopyModel::published() {
   CopyModel model;
   // An A100 in either direction, by nvbandwidth 0.8: 24.8 GB/s (NVIDIA's developer forums, topic 352186).

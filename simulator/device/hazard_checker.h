@@ -1,8 +1,8 @@
 // Finds memory that is handed out, given back or unmapped while work may still use it.
 //
 // Each stream has a vector clock: which launches of which stream come before its next work. The host has one: which
-// launches it has seen finish, by asking an event or waiting, not by the passing of time. What the host has seen comes
-// before all work queued later.
+// launches it has seen finish, by asking an event or waiting, not by the passing of time. Launches that the host has
+// seen finish come before all work queued later.
 //   A launch is a use of its bytes. Uses are kept by physical byte, so that a use through one address counts for every
 //   address of the same memory, and by mapping, so that an unmap answers only for uses through that mapping.
 //   A handout requires that every earlier use of its bytes comes before the stream it is for, and no live handout of
@@ -40,7 +40,7 @@ struct Use {
   friend bool operator==(const Use&, const Use&) = default;
 };
 
-// Who used which bytes last: a map from intervals of physical numbers to the uses that still matter.
+// A UseMap has the last uses of bytes: a map from intervals of physical numbers to the uses that still matter.
 //
 // Invariants: intervals do not overlap and are not empty. Not thread-safe.
 class UseMap {
@@ -52,7 +52,7 @@ class UseMap {
   };
   using Intervals = std::map<std::uint64_t, Interval>;
 
-  // Calls visit(first, interval) for what is known of [first, first + bytes), cut to it.
+  // Calls visit(first, interval) for each known part of [first, first + bytes), cut to it.
   template <typename Visit>
   void for_each(std::uint64_t first, std::size_t bytes, Visit visit) {
     const std::uint64_t end = first + bytes;
@@ -61,7 +61,7 @@ class UseMap {
       visit(at->first, at->second);
     }
   }
-  // The same, with empty intervals made where nothing is known.
+  // Calls visit(first, interval) as for_each does, after making empty intervals where nothing is known.
   template <typename Visit>
   void for_each_filled(std::uint64_t first, std::size_t bytes, Visit visit) {
     fill(first, bytes);
@@ -95,7 +95,7 @@ class HazardChecker {
 
   // Work queued so far on the other stream comes before that of the stream, as the legacy stream has it.
   void joined(Stream stream, Stream other);
-  // The same for blocking streams that were destroyed.
+  // Orders the stream after blocking streams that were destroyed.
   void joined_destroyed(Stream stream) { stream_clock(number_of(stream)).join(destroyed_blocking_); }
   // The name is that of another stream from now on.
   void destroyed(Stream stream, bool was_blocking);
@@ -103,7 +103,7 @@ class HazardChecker {
   void launched(Stream stream);
   void used(Stream stream, const MemoryPiece& piece);
 
-  // What the allocator's owner holds. `pieces` are where the memory is; empty: nowhere accessible, a hazard.
+  // Notes the memory that the allocator's owner holds. `pieces` are its places; empty: nowhere accessible, a hazard.
   void handed_out(Address address, std::size_t bytes, Stream stream, Pieces pieces);
   std::size_t handout_bytes(Address address) const;  // throws if none is live there
   void given_back(Address address, Pieces pieces);

@@ -72,7 +72,7 @@ ExportedMemory from_ipc_handle(const IpcHandle& handle) {
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // all of a process's addresses: the file may be anybody's
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // more than a process has: the file is not trusted
 
 struct Ticket {
   char magic[16] = "simulated share";

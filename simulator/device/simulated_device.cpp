@@ -127,7 +127,7 @@ std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
   return address;
 }
 
-// A pool that has no memory waits for what is being freed.
+// A pool that has no memory waits for pending frees.
 std::optional<Address> SimulatedDevice::malloc_async(std::size_t bytes, Stream stream) {
   const Lock lock(impl_->mutex);
   if (impl_->book.begin(DeviceCall::malloc_async, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
@@ -257,7 +257,8 @@ void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t b
   impl_->book.succeeded();
 }
 
-// It takes the stream no time, and what it writes is there at once: nobody may look before the stream is there.
+// Fills in no time of the stream, and writes at once: the content may not be read before the stream has reached this
+// point.
 void SimulatedDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::fill, address, bytes);

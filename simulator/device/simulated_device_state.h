@@ -22,8 +22,8 @@
 
 CACHALOT_BEGIN
 
-// What every call to the simulated device does before its own work: it is counted, takes its latency on the virtual
-// clock, is logged, and may fail because the fault plan says so. Not thread-safe; the device's mutex guards it.
+// The common part of every call to the simulated device, before its own work: it is counted, takes its latency on the
+// virtual clock, is logged, and may fail because the fault plan says so. Not thread-safe; the device's mutex guards it.
 
 // The function of the CUDA driver behind a call: "cuMemAlloc", "cuMemMap", …
 const char* cuda_name(DeviceCall call);
@@ -52,7 +52,7 @@ class CallBook {
     if (log_calls_) [[unlikely]]
       log_.back().failed = false;
   }
-  // The same for a call whose argument is known only at the end (the address malloc returns).
+  // Ends a call whose argument is known only at the end (the address malloc returns).
   void succeeded(std::uint64_t argument) {
     succeeded();
     if (log_calls_) [[unlikely]]
@@ -127,7 +127,7 @@ class SimulatedDevice::Impl {
   // Mapping may wait for the device, but nothing promises it: the checker does not count on it.
   void wait_for_mapping() CACHALOT_REQUIRES(mutex);
 
-  // What the host learns when it finds this event done.
+  // Notes what follows for the host from finding this event done.
   void saw(const SimulatedEvent& event) CACHALOT_REQUIRES(mutex);
 
   void forget_freed_memory() CACHALOT_REQUIRES(mutex);
@@ -136,7 +136,7 @@ class SimulatedDevice::Impl {
   // Memory of free_async whose streams have come so far by now is free; or all, which the host then waits for.
   void settle_async_frees(bool wait) CACHALOT_REQUIRES(mutex);
 
-  // Where the range is; empty if a byte of it is not accessible.
+  // Returns the places of the range; empty if a byte of it is not accessible.
   const std::vector<MemoryPiece>& locate(Address address, std::size_t bytes) CACHALOT_REQUIRES(mutex);
 
   // Begins a copy, which waits for nothing, of accessible memory.
@@ -146,11 +146,11 @@ class SimulatedDevice::Impl {
   std::int64_t queue_copy(SimulatedStream& stream, const HostCopy& copy, const std::vector<AddressRange>& ranges)
       CACHALOT_REQUIRES(mutex);
 
-  // Of accessible memory.
+  // Both require accessible memory.
   void read_content(std::byte* to, Address from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
   void write_content(Address to, const std::byte* from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
 
-  // Does what a copy does, at once: nobody may look before the stream is there.
+  // Copies at once: the content may not be read before the stream has reached this point.
   void move_content(CopyKind kind, Address to, Address from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
 
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex);
@@ -159,8 +159,7 @@ class SimulatedDevice::Impl {
 
   void wait_for_stream(SimulatedStream& stream) CACHALOT_REQUIRES(mutex);
 
-  // What the host does before a copy from pageable memory is queued: it puts a small one aside, or waits for the
-  // stream.
+  // The host's part before a copy from pageable memory is queued: it buffers a small one, or waits for the stream.
   void stage(SimulatedStream& stream, const HostCopy& copy) CACHALOT_REQUIRES(mutex);
 
   // And after: the bytes to the host must all be there; of those to the device the last may still be in the buffer.

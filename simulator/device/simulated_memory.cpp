@@ -223,7 +223,7 @@ HandleInfo SimulatedMemory::handle_info(MemoryHandle handle) const {
   return {memory.bytes, memory.first};
 }
 
-// A handle that only mappings keep alive is nobody's any more, until retain.
+// A handle that only mappings keep alive is no longer owned, until retain.
 const SimulatedMemory::Physical& SimulatedMemory::live_handle(const char* call, MemoryHandle handle) const {
   const auto at = handles_.find(handle);
   if (at == handles_.end() || at->second.references == 0)

@@ -1,4 +1,4 @@
-// The simulated device's memory: physical units, handles to them, reserved addresses, and what is mapped where.
+// The simulated device's memory: physical units, handles to them, reserved addresses, and mappings.
 //
 // Invariants: (1) used_units is the sum over our allocations and handles, and with driver_units never exceeds the
 // capacity; (2) mappings do not overlap; (3) every mapping of a handle lies in one reservation; (4) a handle exists
@@ -121,7 +121,7 @@ class SimulatedMemory {
   void unmap(Address address, std::size_t bytes);
   void set_access(Address address, std::size_t bytes, const std::vector<int>& peers);
 
-  // Everything goes: allocations, mappings, handles, reservations, what is open of other processes.
+  // Releases everything: allocations, mappings, handles, reservations, open memory of other processes.
   void release_all();
 
   // Memory of another process: accessible, but not on our account.
@@ -151,7 +151,7 @@ class SimulatedMemory {
   void forget_freed() { freed_.clear(); }
 
  private:
-  // Of a handle.
+  // A Mapping belongs to a handle.
   struct Mapping {
     std::size_t bytes = 0;
     bool accessible = false;
@@ -202,15 +202,15 @@ class SimulatedMemory {
   std::vector<PhysicalRange> freed_;
 };
 
-// What the simulated device's memory holds, sparsely: what was copied in from the host or filled in, by physical number. All else reads as
-// zeros, and zeros take no room. And the host memory it hands out. Not thread-safe; the device's mutex guards them.
+// The content of the simulated device's memory, sparsely: bytes copied in from the host or filled in, by physical number. All else
+// reads as zeros, and zeros take no room. And the host memory it hands out. Not thread-safe; the device's mutex guards them.
 class SimulatedContent {
  public:
   void write(std::uint64_t physical, const std::byte* from, std::size_t bytes);
   void fill(std::uint64_t physical, std::byte value, std::size_t bytes);
   // Host memory that is zero where zeros are to go is not written to, and so need not be there.
   void read(std::byte* to, std::uint64_t physical, std::size_t bytes) const;
-  // The memory is no more. It is made of whole chunks.
+  // Drops the content of released memory, which consists of whole chunks.
   void forget(std::uint64_t physical, std::size_t bytes);
 
  private:
@@ -224,13 +224,13 @@ class SimulatedContent {
   std::map<std::uint64_t, Chunk> chunks_;  // by number; not all zeros
 };
 
-// As cuMemHostAlloc's, but not pinned: it takes room once written.
+// Host memory like cuMemHostAlloc's, but not pinned: it takes room once written.
 class SimulatedHostMemory {
  public:
   void* allocate(std::size_t bytes);            // pages of zeros; null when the host has not that much
   std::size_t bytes(const void* memory) const;  // 0: not allocated here
   bool holds(const void* memory) const;         // somewhere in an allocation
-  bool free(void* memory);                      // false: not allocated here
+  bool free(void* memory);                      // false if not allocated here
   void free_all() { allocated_.clear(); }
 
  private:

@@ -2,12 +2,12 @@
 //
 // A stream is the time at which the work queued on it ends; an event is the time at which it will be done. While a
 // stream captures nothing is queued: its work and its events belong to the graph.
-// A blocking stream and the legacy stream (nullptr) wait for each other: what is queued on one comes after all that was
-// queued on the other before.
+// A blocking stream and the legacy stream (nullptr) wait for each other: work queued on one comes after all work queued
+// on the other before.
 // A stream's name is that of a new stream once it was destroyed, and calls in between are refused: as the driver gives
 // handles again at once, and does not define what else it does with them.
-// Capture is CUDA's global mode: calls that wait or ask for work are refused for everyone and spoil every capture.
-// Not modelled: that a forked stream must be joined again before the end of the capture.
+// Capture is CUDA's global mode: calls that wait or ask for work are refused for everyone and spoil every capture. Not
+// modelled: that a forked stream must be joined again before the end of the capture.
 // Not thread-safe; the device's mutex guards it.
 #pragma once
 
@@ -43,7 +43,7 @@ struct SimulatedEvent {
   bool recorded = false;
   std::int64_t done_ns = 0;   // the work it marks ends here
   std::uint64_t capture = 0;  // recorded inside this capture: no ordinary event
-  VectorClock after;          // what it marks, for the hazard checker
+  VectorClock after;          // the work before it, for the hazard checker
 };
 
 class SimulatedStream {
@@ -54,7 +54,7 @@ class SimulatedStream {
   std::uint64_t id() const { return id_; }  // no other stream of the process ever has it
   bool is_dead() const { return id_ == 0; }
   void destroy() { id_ = capture_ = 0; }
-  // As a new stream of this name. Events that the old one recorded still count when they complete.
+  // Begins again as a new stream of this name. Events that the old one recorded still count when they complete.
   void begin_again(std::uint64_t id) {
     id_ = id;
     ready_ns_ = 0;
@@ -102,7 +102,7 @@ class SimulatedStreams {
   }
   // False for a name that another device has made.
   bool has(Stream name) const;
-  // The same for one that was destroyed, too.
+  // Returns the stream as stream() does, also one that was destroyed.
   SimulatedStream& even_dead(Stream name);
   // The stream that the call queues work on, or waits for: it is behind the streams that it waits for implicitly, and
   // before_it(name) is called for each of them. Throws CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream while a
@@ -120,7 +120,7 @@ class SimulatedStreams {
     if (name == nullptr) wait_until(stream, destroyed_ready_ns_);
     return stream;
   }
-  // The streams whose work comes before the stream's next work though nobody says so.
+  // Returns the streams whose work comes before the stream's next work by CUDA's implicit order.
   std::vector<SimulatedStream*> implicitly_before(const SimulatedStream& stream);
   // Throws the same, and spoils the capture if the call does.
   void refuse_implicit_capture(const char* call, const SimulatedStream& stream, bool spoils);
@@ -154,7 +154,7 @@ class SimulatedStreams {
     if (!captures_.empty() && captures_refuse_) [[unlikely]]
       spoil_captures(call);
   }
-  // The same whatever the owner said about captures.
+  // Refuses the call in any capture mode, regardless of captures_refuse.
   void refuse_in_any_mode(const char* call) {
     if (!captures_.empty()) spoil_captures(call);
   }
@@ -200,7 +200,7 @@ class SimulatedStreams {
   std::array<CopyEngine, 2> engines_;  // by CopyDirection
 
   const bool captures_refuse_;
-  const bool counts_completions_;  // nobody asks otherwise
+  const bool counts_completions_;  // not read otherwise
   const std::uint64_t salt_;       // tells this device's events from others'
   std::vector<SimulatedEvent> events_;
   std::vector<std::uint32_t> generations_;  // by slot: how often it was used

@@ -1,4 +1,4 @@
-// The environment variable CACHALOT_SIM: what is simulated and how, as "gpu:l4,memory:24GiB".
+// The environment variable CACHALOT_SIM: the simulated hardware and its behaviour, as "gpu:l4,memory:24GiB".
 //
 // The grammar is that of the options without lists. A value with a separator, a space or a quote stands in quotes ('…' or
 // "…"); a quote of that kind in it is doubled.
@@ -29,7 +29,7 @@ class SimulationSettings {
   // Returns null for a key without a value.
   const std::string* find(std::string_view key) const;
   void set(const std::string& key, std::string value) { values_[key] = std::move(value); }
-  // Calls use(value) if the key has one. What it throws as InvalidArgument names the key.
+  // Calls use(value) if the key has one. An InvalidArgument that it throws names the key.
   template <typename Use>
   void with(std::string_view key, Use&& use) const;
   // Returns the text of which parse makes these settings.

@@ -1,4 +1,4 @@
-// Which launches of each stream come before a point in time: entry i counts the launches of stream number i.
+// A VectorClock has the launches of each stream before a point in time: entry i counts the launches of stream number i.
 #pragma once
 
 #include <algorithm>

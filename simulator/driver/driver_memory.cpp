@@ -11,7 +11,7 @@ using namespace cachalot::simulator;
 
 namespace {
 
-// What the driver demands of a description of physical memory: of a device, pinned, shared by a descriptor or by fabric.
+// Checks a description of physical memory as the driver does: of a device, pinned, shared by a descriptor or by fabric.
 cudaError_t check_properties(const CUmemAllocationProp* properties) {
   if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return cudaErrorInvalidValue;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
@@ -70,7 +70,7 @@ cudaError_t pointer_attribute(Process& process, void* value, CUpointer_attribute
   }
 }
 
-// What cuPointerGetAttributes says of an attribute that the pointer does not have: zero.
+// Writes the value that cuPointerGetAttributes gives for an attribute that the pointer does not have: zero.
 void give_nothing(void* value, CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -369,7 +369,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   });
 }
 
-// How copies wait is told by their kinds here: the wish is taken and changes nothing.
+// Accepts the attribute, which changes nothing: the kinds of copies decide how they wait here.
 CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr address) {
   return driver_call([&](Process& process) {
     process.devices().owner("cuPointerSetAttribute", address);

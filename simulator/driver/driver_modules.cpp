@@ -13,7 +13,7 @@ using namespace cachalot::simulator;
 
 namespace {
 
-// A handle for something that nobody will look into.
+// Gives a handle for an object without content.
 template <typename Handle>
 CUresult give_handle(Handle* handle) {
   return driver_call([&](Process&) { *handle = reinterpret_cast<Handle>(fresh_handle()); });

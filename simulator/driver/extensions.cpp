@@ -24,7 +24,7 @@ std::int64_t figure(Ask&& ask) {
   return value;
 }
 
-// What computes the values of an operation calls here with each of its tensors: the kernel would use their memory.
+// The code that computes an operation's values calls this for each of its tensors: the kernel would use their memory.
 constexpr auto kKernel = "a kernel";
 
 void make_unknown(Process& process, const void* start, std::size_t bytes) {
@@ -82,7 +82,7 @@ const char* cachalot_sim_setting(const char* key) {
     const SimulationSettings settings = SimulationSettings::of_environment();
     const std::string* const value = settings.find(key);
     return value == nullptr ? nullptr : (found = *value).c_str();
-  } catch (const InvalidArgument&) {  // the first call of CUDA tells of it
+  } catch (const InvalidArgument&) {  // the first call of CUDA reports it
     return nullptr;
   }
 }

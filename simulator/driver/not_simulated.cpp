@@ -17,7 +17,7 @@ int refuse_driver(const char* name) {
 
 }  // namespace
 
-// CUDA's headers declare the names with arguments, which nobody reads, and make macros of some: another name in C++, the same
+// CUDA's headers declare the names with arguments, which are not read, and make macros of some: another name in C++, the same
 // symbol, and no macro between the list and # or ##.
 #define NOT_SIMULATED(name, symbol, refuse)                                                     \
   extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(symbol); \

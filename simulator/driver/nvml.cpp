@@ -105,7 +105,8 @@ std::string nvml_uuid(int device) {
   return text;
 }
 
-// Of "0000:01:00.0", or with the eight digits for the domain that NVML writes: the part behind the domain, in capitals.
+// Returns, for "0000:01:00.0", or with the eight digits for the domain that NVML writes: the part behind the domain, in
+// capitals.
 std::string bus_part_of(std::string_view id) {
   std::string part(id.substr(std::min(id.size(), id.find(':') + 1)));
   std::transform(part.begin(), part.end(), part.begin(), [](unsigned char c) { return std::toupper(c); });

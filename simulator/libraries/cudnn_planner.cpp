@@ -17,7 +17,7 @@
 namespace cachalot::simulator {
 namespace {
 
-// Of the library by its handle: a plain look-up would find the functions of this library.
+// Finds a function of the library by its handle: a plain look-up would find the functions of this library.
 template <typename Function>
 bool find(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(real_dlsym(library, name));

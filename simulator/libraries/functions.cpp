@@ -1,5 +1,6 @@
 // cuBLAS, cuBLASLt, cuDNN, cuSPARSE, cuSPARSELt, cuSOLVER, cuFFT and cuRAND: every function is there, succeeds and does
-// nothing. What asks for memory is told that none is needed, which is noted; what creates something gets a handle.
+// nothing. Functions that ask for a size of memory return 0, which is noted; functions that create an object return a
+// handle.
 //
 // The libraries' headers are not needed: in C's calling conventions on x86-64 and on Arm (AAPCS64) the caller cleans up, so that a
 // function may take more arguments than it is given, and read none but those it knows. In both, integers and pointers are
@@ -24,7 +25,7 @@
 namespace cachalot::simulator {
 namespace {
 
-// Workspaces that nobody knows: a program asks cuSOLVER, cuSPARSE or cuFFT how much it must allocate, and is told 0.
+// Unknown workspaces: a program asks cuSOLVER, cuSPARSE or cuFFT for the size that it must allocate, and gets 0.
 
 // The libraries, by how the names of their functions begin; cuDNN is not among them, since it plans by itself.
 struct AskedLibrary {

@@ -15,7 +15,7 @@
 namespace cachalot::simulator {
 namespace {
 
-// Whether the kernels of the configuration's engine are compiled when a plan is finalized.
+// Returns whether the kernels of the configuration's engine are compiled when a plan is finalized.
 bool is_compiled_at_runtime(const CudnnFunctions& cudnn, void* configuration) {
   void* engine = nullptr;
   if (cudnn.create(cudnn::kEngine, &engine) != cudnn::kSuccess) return false;
@@ -71,8 +71,8 @@ class UncompiledPlans {
   std::unordered_map<void*, std::int64_t> workspaces_ CACHALOT_GUARDED_BY(mutex_);
 };
 
-// What is answered without a planner: of everything there is one, and its numbers are 0: one engine, one plan, no
-// workspace; but no notes.
+// Answers without a planner: there is one of everything, and its numbers are 0: one engine, one plan, no workspace; but
+// no notes.
 int get_without_planner(int type, std::int64_t requested, std::int64_t* count, void* elements) {
   if (count != nullptr) *count = type != cudnn::kNumericalNote && type != cudnn::kBehaviorNote;
   if (elements == nullptr || requested == 0 || type == cudnn::kDescriptor) return cudnn::kSuccess;
@@ -81,7 +81,7 @@ int get_without_planner(int type, std::int64_t requested, std::int64_t* count, v
   return cudnn::kSuccess;
 }
 
-// As cuDNN gives an attribute that is one number.
+// Gives an attribute of one number as cuDNN does.
 int give(std::int64_t number, int type, std::int64_t requested, std::int64_t* count, void* elements) {
   if (type != cudnn::kInt64 || requested < 0) return cudnn::kBadParameter;
   if (count != nullptr) *count = 1;

@@ -34,7 +34,7 @@ TYPES = {"SDCZ": "SDCZ", "SD": "SD", "CZ": "CZ",
 
 HEAD = """\
 // Made by list_functions.py. FUNCTION(name, …): a function that does nothing, and what it hands back through the
-// argument at a position, counted without real numbers. REFUSED(name): one whose answer nobody can make up.
+// argument at a position, counted without real numbers. REFUSED(name): one whose answer cannot be made up.
 // FUNCTION_64(name, …): name, and name_64, which takes sizes of 64 bits; FUNCTION_V2(name, …): name, name_v2 and name_v2_64.
 // SDCZ(macro, library, rest, …): the macro for each letter of a type between library and rest; SD, CZ and REFINED: likewise.
 """
@@ -68,7 +68,7 @@ def integer_arguments(parameters):
 
 
 def outputs(name, parameters):
-    """What the function hands back: (position, kind) for each argument it writes through."""
+    """Returns the function's outputs: (position, kind) for each argument that it writes through."""
     arguments = list(enumerate(integer_arguments(parameters)))
     if "Create" in name or "createDescr" in name or "createPlan" in name or name == "cusparseLtInit":
         for position, parameter in arguments:
@@ -94,8 +94,8 @@ def outputs(name, parameters):
 
 
 def without_repetitions(functions):
-    """The lines that define the functions, {name: its arguments in the macro's parentheses, or None if it is refused}: one for
-    what is there alike in several generations (name_v2; name_64 with sizes of 64 bits), for several types, or both.
+    """Returns the lines that define the functions, {name: its arguments in the macro's parentheses, or None if it is refused}:
+    one for functions that are alike in several generations (name_v2; name_64 with sizes of 64 bits), for several types, or both.
     """
     left = {name: ("REFUSED", ()) if arguments is None else ("FUNCTION", tuple(arguments))
             for name, arguments in functions.items()}

@@ -15,7 +15,7 @@ namespace {
 
 // The memory of cuDNN's recurrent networks: how large their spaces are, and where their parameters lie in the weights.
 
-// What cudnnSetRNNDescriptor_v8 sets. The numbers are those of cudnn_adv.h.
+// The parameters of cudnnSetRNNDescriptor_v8. The numbers are those of cudnn_adv.h.
 struct RecurrentNetwork {
   int cell = 0;   // cudnnRNNMode_t
   int bias = 0;   // cudnnRNNBiasMode_t
@@ -35,8 +35,8 @@ struct RecurrentParameter {
   int columns = 0;
 };
 
-// What cuDNN allocates beside weights and tensors. NVIDIA publishes no sizes, and they differ by version and algorithm: these are
-// lower bounds, what backward needs (reserve) and what the product of a layer's inputs takes (work).
+// The memory that cuDNN allocates beside weights and tensors. NVIDIA publishes no sizes, and they differ by version and
+// algorithm: these are lower bounds, the need of backward (reserve) and of the product of a layer's inputs (work).
 struct RecurrentSpaces {
   std::size_t work_bytes = 0;
   std::size_t reserve_bytes = 0;  // 0 for inference
@@ -93,8 +93,8 @@ bool has_layer(const RecurrentNetwork& network, int pseudo_layer) {
   return pseudo_layer >= 0 && pseudo_layer < pseudo_layers(network);
 }
 
-// What backward needs of each step and unit: the gates, the output, and the state of an LSTM's cell or the product
-// that a GRU's reset gate is applied to.
+// Returns the elements that backward needs of each step and unit: the gates, the output, and the state of an LSTM's
+// cell or the product that a GRU's reset gate is applied to.
 std::size_t kept_elements(const RecurrentNetwork& network) {
   const auto of_gates = static_cast<std::size_t>(gates(network)) * network.hidden_size;
   const bool has_state = network.cell == kLstm || network.cell == kGru;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kMostDevices = 64;
 constexpr std::size_t kSmallestAddressSpace = kGiB;
-constexpr std::size_t kLargestAddressSpace = std::size_t{64} << 40;  // half of what x86-64 has
+constexpr std::size_t kLargestAddressSpace = std::size_t{64} << 40;  // half of x86-64's
 
 [[noreturn]] void refuse(std::string_view value, std::string_view rule) {
   throw InvalidArgument(formatted("'{:.60}' is not valid: {}", value, rule));
@@ -41,7 +41,7 @@ std::size_t parse_bytes_between(std::string_view text, std::size_t least, std::s
   return bytes;
 }
 
-// Whether the text is the second of two words.
+// Returns whether the text is the second of two words.
 bool is_second_of(std::string_view first, std::string_view second, std::string_view text) {
   if (text != first && text != second) refuse(text, formatted("it must be {} or {}", first, second));
   return text == second;

@@ -1,4 +1,4 @@
-// What the environment variable CACHALOT_SIM says; simulator/README.md has the table.
+// The settings of the environment variable CACHALOT_SIM; simulator/README.md has the table.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace cachalot::simulator {
 
-// Which functions of the driver need a current context: those of which CUDA's reference says so; or those of virtual memory,
-// too, which drivers do without.
+// The functions of the driver that need a current context: those that CUDA's reference names; or those of virtual memory,
+// too, for which drivers do not require it.
 enum class ContextRule : std::uint8_t { none, documented, all };
 
 struct Config {
@@ -37,7 +37,7 @@ struct Config {
   bool mapping_waits = false;
   bool is_strict = false;
   bool are_ranks_absent = false;  // of communicators, all but those of this process
-  ContextCharge context;          // what the context and each library of a device takes
+  ContextCharge context;          // the memory of the context and each library on a device
 
   LatencyModel latency() const;
 };

@@ -61,11 +61,11 @@ constexpr Estimate kSparse{100, 20, 350};
 // (pytorch/pytorch#86509): 362 MiB more. The spread is an estimate, half to twice: newer versions have more kernels.
 constexpr Estimate kEager{362, 181, 724};
 
-// What an executable graph takes for each kernel. About 10 KB, says CUDA's own library for task graphs
-// (NVIDIA/cccl#3768, 2025). Low: half of that, an estimate. High: drivers before CUDA 12.4 took 64 KiB (with driver
-// 470, graphs of 500, 1000 and 2000 kernels took 362, 395 and 458 MB with their context: NVIDIA's developer forum,
-// topic 244901), and that of 12.4 takes 0.3 of what those of 12.2 and 12.3 took, tensors of the graphs included
-// (vllm-project/vllm#5517). The simulated driver is 13.0.
+// The memory of an executable graph per kernel. About 10 KB, says CUDA's own library for task graphs (NVIDIA/cccl#3768,
+// 2025). Low: half of that, an estimate. High: drivers before CUDA 12.4 took 64 KiB (with driver 470, graphs of 500,
+// 1000 and 2000 kernels took 362, 395 and 458 MB with their context: NVIDIA's developer forum, topic 244901), and that
+// of 12.4 takes 0.3 of the memory of those of 12.2 and 12.3, tensors of the graphs included (vllm-project/vllm#5517).
+// The simulated driver is 13.0.
 constexpr std::size_t kNodeBytes = 10 * kKiB;
 constexpr Spread kNodeSpread{5 * kKiB, 10 * kKiB};
 
@@ -80,7 +80,7 @@ Spread spread_of(const Estimate& estimate) {
   return {(estimate.mib - estimate.low_mib) * kMiB, (estimate.high_mib - estimate.mib) * kMiB};
 }
 
-// Whether the program has used the library, if only so far as there was memory.
+// Returns whether the program has used the library, even where memory was not enough for it.
 bool uses(const ContextCharge& charge, ContextLibrary library) {
   return charge.costs.of(library) > 0 || (charge.lack && charge.lack->what == to_string(library));
 }

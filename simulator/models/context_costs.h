@@ -1,5 +1,4 @@
-// What nvidia-smi shows of a process beside the memory that it asked for: the CUDA context and the code of CUDA's
-// libraries.
+// The memory that nvidia-smi shows of a process beside its requests: the CUDA context and the code of CUDA's libraries.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@ inline constexpr std::array kContextLibraries{ContextLibrary::cublas, ContextLib
                                               ContextLibrary::cusparse};
 std::string_view to_string(ContextLibrary library);
 
-// When a context loads kernels: at their first use, CUDA's default since 12.2, or all at once
+// The time at which a context loads kernels: at their first use, CUDA's default since 12.2, or all at once
 // (CUDA_MODULE_LOADING=EAGER).
 enum class ModuleLoading { lazy, eager };
 std::string_view to_string(ModuleLoading loading);
@@ -37,7 +36,7 @@ struct ContextCosts {
   }
 };
 
-// How much less and how much more than an estimate a GPU may take, in bytes.
+// The bytes that a GPU may take below and above an estimate.
 struct Spread {
   std::size_t less_bytes = 0;
   std::size_t more_bytes = 0;
@@ -71,17 +70,17 @@ struct GraphCount {
   std::size_t kernel_nodes = 0;
 };
 
-// Returns the estimate of what the driver holds for executable graphs with so many kernels.
+// Returns the estimate of the driver's memory for executable graphs with `kernel_nodes` kernels.
 std::size_t graph_bytes(std::size_t kernel_nodes);
 
-// What a device had no memory for.
+// A context or library that a device had no memory for.
 struct ContextLack {
   std::string_view what;  // "the CUDA context" or a library
   std::size_t bytes = 0;
   std::size_t free_bytes = 0;
 };
 
-// What a device was charged with.
+// A device's charges.
 struct ContextCharge {
   ContextCosts costs;
   std::optional<ModuleLoading> estimate;  // nullopt: the user gave the size, or wants none

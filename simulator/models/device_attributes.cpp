@@ -14,7 +14,8 @@
 namespace cachalot::simulator {
 namespace {
 
-// The same on every GPU of the table: "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide.
+// Constants of every GPU of the table: "Technical Specifications per Compute Capability" of the CUDA C++ Programming
+// Guide.
 constexpr int kWarpThreads = 32;
 constexpr int kThreadsPerBlock = 1024;
 constexpr int kRegisters = 65536;  // of a multiprocessor, and the most for a block

@@ -1,4 +1,4 @@
-// What a simulated device says about itself, for the runtime and for the driver.
+// The attributes of a simulated device, for the runtime and for the driver.
 #pragma once
 
 #include "simulator/models/abi.h"
@@ -7,7 +7,7 @@
 namespace cachalot::simulator {
 
 cudaDeviceProp device_properties(const Config& config, int ordinal);
-// How many times slower double precision is than single.
+// Returns the ratio of single precision's speed to double precision's.
 int single_to_double_ratio(const GpuModel& gpu);
 // By the number that cudaDeviceAttr and CUdevice_attribute share. Throws cudaErrorInvalidValue for one that does not exist.
 int device_attribute(const Config& config, int ordinal, int attribute);

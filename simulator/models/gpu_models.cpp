@@ -13,8 +13,8 @@
 namespace cachalot::simulator {
 namespace {
 
-// What a compute capability fixes: the table "Technical Specifications per Compute Capability" of the CUDA C++
-// Programming Guide.
+// The properties that a compute capability fixes: the table "Technical Specifications per Compute Capability" of the
+// CUDA C++ Programming Guide.
 struct Architecture {
   int major;
   int minor;

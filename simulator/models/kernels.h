@@ -1,4 +1,4 @@
-// What can be said of a kernel that is never run: any address or handle names one. If a program has registered it, the code
+// The properties of a kernel that is never run: any address or handle names one. If a program has registered it, the code
 // that came along says for which GPUs it is.
 #pragma once
 
@@ -11,9 +11,10 @@
 namespace cachalot::simulator {
 
 // The code that compiled programs bring along, for several compute capabilities: which of it a GPU would run. Programs
-// register it before main and when they load libraries. It is looked into only when somebody asks. Thread-safe.
+// register it before main and when they load libraries. It is read only on demand. Thread-safe.
 
-// Of the fat binary with this wrapper (fatbinary_section.h of the toolkit), which outlives its kernels' registration.
+// Registers a kernel of the fat binary with this wrapper (fatbinary_section.h of the toolkit), which outlives its
+// kernels' registration.
 void register_kernel(const void* wrapper, const void* function);
 void forget_kernels(const void* wrapper);
 
@@ -23,8 +24,8 @@ struct CodeVersion {
   int ptx = 0;     // of the PTX that it is made of
 };
 
-// The code of this kernel that the GPU would run: the newest binary of its generation that is not newer than it, else the
-// newest PTX that is not newer. Empty for a function that nobody registered, and where there is none.
+// Returns the code of this kernel that the GPU would run: the newest binary of its generation that is not newer than it,
+// else the newest PTX that is not newer. Empty for a function that is not registered, and if there is no such code.
 std::optional<CodeVersion> code_for(const GpuModel& gpu, const void* function);
 
 inline constexpr int kKernelRegisters = 32;  // a thread; so that registers never limit what runs at once

@@ -21,7 +21,7 @@ namespace {
   throw InvalidArgument(formatted("CACHALOT_SIM: option shared: '{}' cannot be used: {}", path, std::strerror(errno)));
 }
 
-// Of the file's bytes one alone.
+// Returns the lock of one byte of the file.
 struct flock lock_of(std::int64_t byte, short type) {
   struct flock lock {};
   lock.l_type = type;

@@ -1,4 +1,4 @@
-// What this process takes of devices that other processes of the run use as well, in the file that `shared` of CACHALOT_SIM names.
+// This process's memory on devices that other processes of the run use as well, in the file that `shared` of CACHALOT_SIM names.
 // Thread-safe; each call is a few system calls.
 #pragma once
 

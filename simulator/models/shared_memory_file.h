@@ -1,8 +1,8 @@
 // The file in which the processes of a run keep what they take of the devices: `shared` of CACHALOT_SIM.
 //
 // Each process has a slot, and a record lock on the slot's byte as long as it lives: the kernel ends it, however the process
-// ends. What a slot without a lock says counts no more. All of the file is mapped, and is used under the record lock of
-// kMutexByte.
+// ends. The content of a slot without a lock no longer counts. All of the file is mapped, and is used under the record lock
+// of kMutexByte.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ inline constexpr int kNcclUndefined = INT_MIN;
 inline constexpr int kNcclNoColor = -1;
 inline constexpr unsigned int kNcclConfigMagic = 0xcafebeef;
 
-// The members that every version since 2.17 has; those behind are read by nobody here.
+// The members that every version since 2.17 has; later ones are not read here.
 struct ncclConfig_t {
   std::size_t size;
   unsigned int magic;

@@ -20,9 +20,9 @@
 namespace cachalot::simulator::nccl {
 namespace {
 
-// --- what NCCL's operators make of the data of all ranks, for each of its types ---
+// --- NCCL's operators on the data of all ranks, for each of its types ---
 
-// How an element is read as the type that is reduced in, and written.
+// Reads an element as the type that is reduced in, and writes it.
 template <typename Type>
 struct Plain {
   using Wide = std::conditional_t<std::is_floating_point_v<Type>, double,
@@ -39,8 +39,8 @@ struct Plain {
   }
 };
 
-// A float of so many bits. Without infinities (e4m3, as OCP defines it) only the largest pattern is no number, and what is
-// too large becomes the largest number.
+// A float of few bits. Without infinities (e4m3, as OCP defines it) only the largest pattern is not a number, and values
+// that are too large become the largest number.
 template <typename Bits, int kExponentBits, int kMantissaBits, bool kHasInfinity>
 struct Small {
   using Wide = double;
@@ -157,7 +157,7 @@ auto with_element(ncclDataType_t type, Visit&& visit) {
   }
 }
 
-// Returns the size of an element. Throws ncclInvalidArgument for a type that there is not.
+// Returns the size of an element. Throws ncclInvalidArgument for an invalid type.
 std::size_t element_bytes(ncclDataType_t type) {
   return with_element(type, [](auto element) { return decltype(element)::kBytes; });
 }
@@ -173,7 +173,7 @@ std::vector<char> reduce(ncclDataType_t type, const Reduction& reduction, std::s
 // Collectives, sends and receives: what each rank gives to whom, and what becomes of it.
 //
 // The whole of a call's data is moved if no rank has more than `copy_bytes` of CACHALOT_SIM of it; the call then blocks the host
-// until the ranks that this one receives from have made it. Of larger ones nothing is moved, and nobody waits. In a capture
+// until the ranks that this one receives from have made it. Data of larger calls is not moved, and no rank waits. In a capture
 // the stream gets a node, and nothing is moved, as with copies.
 //
 // Absent ranks count as ranks with this one's data. Where this one gives none, as in a broadcast of another root, memory keeps
@@ -202,7 +202,7 @@ class OnDevice {
   int before_;
 };
 
-// What this rank does in a call. A part is what one rank gives to one.
+// This rank's work in a call. A part is the data that one rank gives to one other.
 struct Plan {
   std::vector<int> targets;  // ranks that get a part of this one's
   std::vector<int> sources;  // ranks that this one gets a part of, in their order
@@ -248,7 +248,7 @@ bool reduces(CallKind kind) {
   return kind == CallKind::all_reduce || kind == CallKind::reduce || kind == CallKind::reduce_scatter;
 }
 
-// Whether some rank has a part for, or of, each rank.
+// Returns whether some rank has a part for, or of, each rank.
 bool has_parts_of_all(CallKind kind) {
   switch (kind) {
     case CallKind::reduce_scatter:
@@ -324,7 +324,7 @@ class Exchanging {
 
  private:
   bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
-  // What a rank sends to itself is a letter as well; of a collective it keeps its part.
+  // A pair call of a rank to itself is a letter as well; in a collective the rank keeps its own part.
   bool is_own(int rank) const { return rank == communicator_->rank() && !is_of_pair(); }
   Channel channel() const { return is_of_pair() ? Channel::pairs : Channel::collectives; }
   std::size_t all_parts() const { return static_cast<std::size_t>(communicator_->size()) * part_bytes_; }
@@ -393,7 +393,8 @@ class Exchanging {
     const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
     return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
   }
-  // What is not moved is unknown where it would have been received. With one rank, in place, everything stays as it is.
+  // Data that is not moved is unknown where it would have been received. With one rank, in place, everything stays as
+  // it is.
   void make_unknown(Process& process) const {
     if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
     if (communicator_->size() == 1 && call_.to == call_.from) return;

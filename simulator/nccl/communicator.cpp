@@ -29,7 +29,7 @@ constexpr std::size_t kFlagBytes = 4 * kKiB;
 
 constexpr int kMostChannels = 64;                      // src/include/device.h, MAXCHANNELS
 constexpr std::size_t kPeerBytes = 640;                // ncclDevChannelPeer, an estimate: four connections
-constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // what src/init.cc, devCommSetup, allocates, an estimate
+constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // allocated by src/init.cc, devCommSetup, an estimate
 
 // A whole number from 1 on; 0 otherwise.
 long positive(const char* variable) {

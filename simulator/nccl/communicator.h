@@ -21,7 +21,7 @@
 
 namespace cachalot::simulator::nccl {
 
-// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28.9 allocates
+// The device memory that NCCL takes for a communicator, and the time of it: an estimate, from how NCCL 2.28.9 allocates
 // (communicator.cpp names the files); and the memory itself.
 //
 // * When the communicator is made: tables of the other ranks for each channel, and the communicator itself.
@@ -39,7 +39,7 @@ struct ChannelLimits {
 // Reads the environment, which goes before the configuration's values, as in NCCL.
 ChannelLimits limits_of(int config_least, int config_most);
 
-// Returns the spread of so many bytes that a device was charged with: from half to twice of them.
+// Returns the spread of `bytes` that a device was charged with: from half to twice of them.
 Spread spread_of(std::size_t bytes);
 
 // The device memory of one communicator, which grows when it is first used in a way. Not thread-safe, as a
@@ -80,7 +80,7 @@ struct Reduction {
   std::vector<char> factor;  // of ncclRedOpCreatePreMulSum, an element; empty: none. `op` is ncclSum then
 };
 
-// What is called, as the ranks compare it: all must make the same calls in the same order.
+// The kind of a call, as the ranks compare it: all must make the same calls in the same order.
 enum class CallKind : std::uint8_t {
   all_reduce,
   reduce,
@@ -144,10 +144,10 @@ class Communicator {
 
   // Ends the waits of other threads.
   void abort();
-  // As ncclCommGetAsyncError: ncclRemoteError if what is expected will never come.
+  // Returns the state as ncclCommGetAsyncError: ncclRemoteError if an expected letter will never come.
   ncclResult_t state();
 
-  // Operators of ncclRedOpCreatePreMulSum. Both throw ncclInvalidArgument for one that there is not.
+  // Operators of ncclRedOpCreatePreMulSum. Both throw ncclInvalidArgument for an invalid one.
   ncclRedOp_t add_operator(std::vector<char> factor);
   void remove_operator(ncclRedOp_t op);
   Reduction reduction(ncclRedOp_t op) const;
@@ -179,7 +179,7 @@ class Communicator {
   std::atomic<bool> aborted_{false};
   std::atomic<ncclResult_t> state_{ncclSuccess};
   std::mutex expected_mutex_;
-  std::map<BoxKey, std::uint64_t> expected_;  // the last number, of calls that nobody waits for
+  std::map<BoxKey, std::uint64_t> expected_;  // the last number, of calls that are not waited for
 };
 
 // The communicators that the program has handles of. Both throw ncclInvalidArgument for another handle.

@@ -15,8 +15,8 @@
 namespace cachalot::simulator::nccl {
 namespace {
 
-// How communicators are made: of an id that the ranks share, and of another communicator. Each function throws NcclError; in a
-// group the communicator is usable when the group has ended.
+// Makes communicators: of an id that the ranks share, and of another communicator. Each function throws NcclError; in a group
+// the communicator is usable when the group has ended.
 
 UniqueId new_id() {
   UniqueId id;
@@ -42,7 +42,7 @@ std::uint64_t mixed(std::uint64_t number, std::uint64_t with) {
   return number ^ number >> 31;
 }
 
-// What each rank tells the others in a split.
+// The data that each rank sends the others in a split.
 struct Choice {
   int color = 0;
   int key = 0;
@@ -167,7 +167,7 @@ void split(std::shared_ptr<Communicator> parent, int color, int key, ncclComm_t*
   submit({[splitting] { splitting->start(); }, [splitting] { splitting->finish(); }});
 }
 
-// Waits for nobody.
+// Shrinks without waiting for other ranks.
 ncclComm_t shrink(const std::shared_ptr<Communicator>& parent, std::vector<int> excluded, const ncclConfig_t* config) {
   std::ranges::sort(excluded);
   std::uint64_t id = mixed(parent->id(), parent->next_child());

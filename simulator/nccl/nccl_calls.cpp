@@ -11,7 +11,7 @@ namespace {
 
 struct LastError {
   std::mutex mutex;
-  std::set<std::string> texts;  // all there were: who got one may keep it
+  std::set<std::string> texts;  // all texts so far: callers may keep theirs
   const char* last = "";
 };
 

@@ -376,7 +376,7 @@ void Post::note_gone(const Endpoint& process) {
   for (const Answer& each : bootstrap_.note_gone(process)) answer(each);
 }
 
-// What a process wrote before it ended is read before it counts as gone.
+// Runs the thread. Data that a process wrote before it ended is read before it counts as gone.
 void Post::run() {
   for (;;) {
     std::vector<Endpoint> ended;
@@ -430,7 +430,7 @@ void Post::accept_all() {
   }
 }
 
-// False: the other side has closed it, and all it wrote was taken.
+// Returns false if the other side has closed it, and all its data was taken.
 bool Post::read_from(Incoming& incoming) {
   constexpr std::size_t kPartBytes = std::size_t{64} << 10;
   for (;;) {

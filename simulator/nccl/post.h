@@ -1,5 +1,5 @@
-// What ranks send each other: the sockets, the mailboxes of a process, where new communicators begin (Bootstrap), and over all of
-// them the process's Post.
+// Messages between ranks: the sockets, the mailboxes of a process, the meeting point of new communicators (Bootstrap), and over
+// all of them the process's Post.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@
 
 namespace cachalot::simulator::nccl {
 
-// How processes reach each other: Unix sockets whose names are in Linux's abstract namespace, which has no files. The kernel
-// closes them when a process ends, however it ends, so that nothing is left behind and the others see it.
+// Connections between processes: Unix sockets whose names are in Linux's abstract namespace, which has no files. The kernel
+// closes them when a process ends, however it ends, so that nothing is left behind and the other processes see it.
 
 // A process that can be written to. No two have the same: the number is random.
 struct Endpoint {
@@ -43,7 +43,7 @@ int listen_at(const Endpoint& endpoint);
 // Returns the next connection of a process of the same user, or -1: there is none now.
 int accept_from(int listening);
 
-// Returns a connection, or -1: nobody listens there.
+// Returns a connection, or -1 if no process listens there.
 int connect_to(const Endpoint& endpoint);
 
 // Returns whether everything was written: if not, the other process is gone. Blocks while the other reads nothing.
@@ -63,10 +63,10 @@ struct BoxKey {
   }
 };
 
-// What one rank gives to another.
+// The data that one rank gives to another.
 struct Part {
   std::vector<char> content;
-  // Of each byte, as a GPU would have it (simulator/state/content.h); empty: all of them are known.
+  // The kind of each byte, as a GPU would have it (simulator/state/content.h); empty: all of them are known.
   std::vector<KnownContent::Kind> kinds = {};
 };
 
@@ -76,8 +76,8 @@ struct Letter {
   Part part;
 };
 
-// What other ranks have sent and nobody has taken yet: a box for each rank that sends to a rank of this process. Letters of a
-// box are numbered from 1, in the order of the sender's calls. Thread-safe.
+// The letters that other ranks have sent and that were not taken yet: a box for each rank that sends to a rank of this
+// process. Letters of a box are numbered from 1, in the order of the sender's calls. Thread-safe.
 class Mailboxes {
  public:
   // A letter has arrived. An empty one, of a call that moves nothing, is only counted.
@@ -88,7 +88,7 @@ class Mailboxes {
   void note_gone(const Endpoint& process);
   // No letter to this rank of the communicator will be taken any more.
   void forget(std::uint64_t communicator, int destination);
-  // Those who wait look at their `stop` again.
+  // Lets waiting threads read their `stop` again.
   void wake_all();
 
   enum class Outcome : std::uint8_t { taken, other_call, gone, stopped, still_waiting };
@@ -118,13 +118,13 @@ class Mailboxes {
 // The ranks of new communicators meet in the process that made the unique id: each tells it where it can be reached, and
 // gets the list of all when the last has come. Thread-safe.
 
-// Where a rank is.
+// The place of a rank.
 struct Member {
   Endpoint process;
   int device = 0;  // by its number on the machine, whatever CUDA_VISIBLE_DEVICES makes of it
 };
 
-// What ncclUniqueId holds.
+// The content of ncclUniqueId.
 struct UniqueId {
   char magic[8] = {'c', 'a', 'c', 'h', 'a', 'l', 'o', 't'};
   Endpoint root;
@@ -169,7 +169,8 @@ std::vector<Member> unpack_members(const std::vector<char>& content);
 // sends are buffered. The thread also sees when another process has ended. Thread-safe.
 class Post {
  public:
-  // The process's, which the first call makes. Never destroyed. Throws NcclError. Not for a forked child.
+  // Returns the process's Post; the first call makes it. It is never destroyed. Throws NcclError. Not for a forked
+  // child.
   static Post& get();
 
   const Endpoint& endpoint() const { return endpoint_; }
@@ -210,7 +211,7 @@ class Post {
   void answer(const Answer& answer);
   void note_gone(const Endpoint& process);
 
-  // The thread's.
+  // The functions of its thread.
   [[noreturn]] void run();
   void wait_for_input(std::vector<Endpoint>& ended);
   void accept_all();
@@ -228,7 +229,7 @@ class Post {
   Mailboxes mailboxes_;
   Bootstrap bootstrap_;
   bool is_inherited_ = false;  // in a forked child, which has closed its copies
-  std::mutex mutex_;           // guards the two below, but for what is in an Outgoing
+  std::mutex mutex_;           // guards the two below, except the content of an Outgoing
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::map<Endpoint, std::shared_ptr<Outgoing>> outgoing_;
 };

@@ -1,8 +1,8 @@
 // CUDA 12's runtime, where it is not CUDA 13's, which is all the rest of this library.
 //
 // Functions that CUDA 12 alone has are defined here under their names. Where both have a name but mean different things by
-// it, the dynamic linker decides for each program and library: what was linked with libcudart.so.12 asks for the version
-// "libcudart.so.12" of a symbol and gets what CUDA12 defines here, and what was linked with libcudart.so.13 asks for
+// it, the dynamic linker decides for each program and library: a binary linked with libcudart.so.12 asks for the version
+// "libcudart.so.12" of a symbol and gets what CUDA12 defines here, and one linked with libcudart.so.13 asks for
 // "libcudart.so.13" and gets the others (exports.map). A program that looks names up by a handle gets CUDA 12's through
 // cudart/libcudart.so.12, where redirection.cpp leads it.
 //
@@ -134,7 +134,7 @@ static_assert(sizeof(DeviceProp12) == 1032);
 static_assert(offsetof(DeviceProp12, surfaceAlignment) == 568);
 static_assert(offsetof(DeviceProp12, unifiedFunctionPointers) == 776);
 
-// What cudaGetDeviceProperties, without _v2, fills in: CUDA 11's struct, which is the beginning of CUDA 12's.
+// The bytes that cudaGetDeviceProperties, without _v2, fills in: CUDA 11's struct, which is the beginning of CUDA 12's.
 inline constexpr std::size_t kDeviceProp11Bytes = offsetof(DeviceProp12, hostRegisterSupported);
 static_assert(kDeviceProp11Bytes == 728);
 
@@ -154,7 +154,7 @@ using namespace cachalot::simulator;
 
 #define CUDA12_ONLY(name, ...) CACHALOT_SIMULATOR_EXPORT cudaError_t name(__VA_ARGS__)
 
-// The same as `function`, which has `count` parameters.
+// Forwards to `function`, which has `count` parameters.
 #define CUDA12_NAME(count, name, function) \
   CUDA12_ONLY(name, CACHALOT_PARAMETERS_##count(function)) { return function(CACHALOT_ARGUMENTS_##count(function)); }
 
@@ -238,7 +238,7 @@ CUDA12_PER_THREAD(cudaMemPrefetchAsync, ptsz)
 CUDA12_NAME(5, cudaMemPrefetchAsync_v2, cudaMemPrefetchAsync)
 CACHALOT_SIMULATOR_PER_THREAD(cudaMemPrefetchAsync_v2, ptsz)
 
-// Where no single copy is at fault, CUDA 12 gives SIZE_MAX as the index of the one that failed.
+// CUDA 12 gives SIZE_MAX as the index of the failed copy if no single copy is at fault.
 CUDA12(cudaMemcpyBatchAsync, void** to, void** from, size_t* sizes, size_t count, cudaMemcpyAttributes* attributes,
        size_t* first_copies, size_t attributes_count, size_t* failed, cudaStream_t stream) {
   const cudaError_t error =

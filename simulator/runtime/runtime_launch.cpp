@@ -103,9 +103,9 @@ cudaError_t copy_variable(const void* symbol, std::size_t bytes, std::size_t off
 
 }  // namespace
 
-// ---- What compiled programs call ------------------------------------------------------------------------------------
+// ---- Calls of compiled programs -------------------------------------------------------------------------------------
 
-// A handle is never deleted: what is registered again (static_runtimes.h) is also unregistered again.
+// A handle is never deleted: a binary registered again (static_runtimes.h) is also unregistered again.
 CACHALOT_SIMULATOR_EXPORT void** __cudaRegisterFatBinary(void* image) { return new void*(image); }
 CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
 CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) { forget_kernels(*handle); }

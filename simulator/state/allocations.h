@@ -57,13 +57,13 @@ class Allocations {
   // Throws cudaErrorInvalidValue for an address of no device.
   void free(const char* call, Address address) CACHALOT_LOCKED;
 
-  // As both, for memory that NCCL takes: the report tells it apart.
+  // These do as malloc and free, for memory that NCCL takes: the report shows it separately.
   void* malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) CACHALOT_LOCKED;
   void free_of_nccl(NcclMemory whose, Address address) CACHALOT_LOCKED;
 
   // Pinned or managed memory. Null: the host has not that much.
   void* malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;
-  // False: no range of this kind starts there.
+  // Returns false if no range of this kind starts there.
   bool free_host(HostRange::Kind kind, void* start) CACHALOT_LOCKED;
 
  private:

@@ -1,5 +1,5 @@
-// What every entry point does around its own work: finds the process, locks it, turns exceptions into error codes.
-// A few that only read what is the thread's own do not lock.
+// The frame of every entry point around its own work: it finds the process, locks it, and turns exceptions into error
+// codes. A few entry points that only read the thread's own state do not lock.
 #pragma once
 
 #include <cstddef>

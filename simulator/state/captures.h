@@ -21,7 +21,7 @@ struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   const ThreadState* thread = nullptr;  // that began it
   Graph* graph = nullptr;
-  bool owns_graph = true;             // false: it goes into a graph of the program
+  bool owns_graph = true;             // false if it goes into a graph of the program
   std::vector<StreamState*> streams;  // the first began it
 };
 
@@ -35,7 +35,7 @@ class Captures {
   cudaStreamCaptureStatus status(const StreamState& stream) CACHALOT_LOCKED;
   // Adds a node behind the stream's frontier, which it becomes.
   GraphNode& add_node(StreamState& stream, cudaGraphNodeType type) CACHALOT_LOCKED;
-  // What the newest node of each capture writes has unknown values, whenever its graph is launched.
+  // Notes that the newest node of each capture writes unknown values whenever its graph is launched.
   void note_unknown(const void* start, std::size_t bytes) CACHALOT_LOCKED;
   // Returns whether the stream captures a write: nothing is written then, and each launch makes the memory unknown.
   bool record_write(const StreamState& stream, const void* to, std::size_t bytes) CACHALOT_LOCKED;

@@ -1,7 +1,7 @@
-// What is in the simulated devices' memory: a sparse file without a name, in which a byte's place is its device and its
-// physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that device
-// memory needs no room in the address space, and a bad host pointer gives an error instead of a crash. Another process
-// reads and writes our memory through the file, by /proc/<process>/fd. process_mutex guards it.
+// The content of the simulated devices' memory: a sparse file without a name, in which a byte's place is its device and
+// its physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that
+// device memory needs no room in the address space, and a bad host pointer gives an error instead of a crash. Another
+// process reads and writes our memory through the file, by /proc/<process>/fd. process_mutex guards it.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace cachalot::simulator {
 
-// Which content of device memory is what a GPU would have computed. Bytes are known: copied or filled by the program, or
-// computed from such; or guessed: computed from bytes that are unknown; or unknown, as nothing has written them here. Unknown
-// bytes read as zeros. A guess for a large range may be one byte for all of it.
-// process_mutex guards it.
+// KnownContent tells the bytes of device memory that are as a GPU would have computed them. Bytes are known: copied or filled
+// by the program, or computed from known bytes; or guessed: computed from bytes that are unknown; or unknown, as nothing has
+// written them here. Unknown bytes read as zeros. A guess for a large range may be one byte for all of it. process_mutex
+// guards it.
 class KnownContent {
  public:
   enum class Kind : unsigned char { unknown, guessed, known };
@@ -28,12 +28,12 @@ class KnownContent {
   }
   // The range is unknown from now on.
   void forget(std::uint64_t first, std::size_t bytes) { carve(first, first + bytes); }
-  // Whether all of the range is known.
+  // Returns whether all of the range is known.
   bool is_known(std::uint64_t first, std::size_t bytes) const;
-  // Whether all of the range is unknown, so that it has no content.
+  // Returns whether all of the range is unknown, so that it has no content.
   bool is_unknown(std::uint64_t first, std::size_t bytes) const;
 
-  // Which kinds there are in the range: bit 0 unknown, 1 guessed, 2 known.
+  // Returns the kinds in the range: bit 0 unknown, 1 guessed, 2 known.
   unsigned kinds_in(std::uint64_t first, std::size_t bytes) const;
   // Sets the kind of each byte of the range.
   void kinds(std::uint64_t first, std::size_t bytes, Kind* kinds) const;
@@ -80,9 +80,9 @@ class ContentStore {
   void read(void* to, const Place& from, std::size_t bytes);
   void fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
 
-  // Whether the bytes are what a GPU would hold. Memory of another process counts as known.
+  // Returns whether the bytes are what a GPU would hold. Memory of another process counts as known.
   bool is_known(const Place& first, std::size_t bytes) const;
-  // Which kinds there are: bit 0 unknown, 1 guessed, 2 known.
+  // Returns the kinds of the bytes: bit 0 unknown, 1 guessed, 2 known.
   unsigned kinds_in(const Place& first, std::size_t bytes) const;
   // Sets the kind of each byte.
   void kinds(const Place& first, std::size_t bytes, KnownContent::Kind* kinds) const;
@@ -91,7 +91,7 @@ class ContentStore {
   // The bytes are unknown from now on, and read as zeros.
   void make_unknown(const Place& first, std::size_t bytes);
 
-  // The memory is no more: its room is given back.
+  // Drops the content of released memory: its room is given back.
   void forget(const Place& first, std::size_t bytes);
 
   // Sharing. Where our memory is, for others; and memory of another process, behind a range of our own numbers.

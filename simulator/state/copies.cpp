@@ -19,7 +19,7 @@ bool is_zero(const char* bytes, std::size_t count) {
   return bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-// Makes host memory zeros. Pages that nobody has written are only read, so that they stay without memory of their own: a program
+// Makes host memory zeros. Pages that were never written are only read, so that they stay without memory of their own: a program
 // that moves its activations to the host pins tens of GiB.
 void make_zeros(void* start, std::size_t bytes) {
   auto* const first = static_cast<char*>(start);
@@ -80,7 +80,7 @@ void Copies::copy_now(void* to, const void* from, std::size_t bytes) {
   }
 }
 
-// What is copied is as known as what it is copied from.
+// Copies on a device: the copied bytes are as known as their source.
 void Copies::copy_on_device(void* to, const void* from, std::size_t bytes) {
   std::vector<char> buffer(bytes);  // whole: the ranges may overlap
   if (get(buffer.data(), from, bytes)) return put(to, buffer.data(), bytes, KnownContent::Kind::known);

@@ -33,10 +33,10 @@ class Copies {
   void put(void* to, const void* from, std::size_t bytes, KnownContent::Kind kind) CACHALOT_LOCKED;
   // Returns true if all of it is known. `to` may be null.
   bool get(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
-  // The same with a kind for each byte.
+  // Writes bytes with a kind for each of them.
   void put(void* to, const void* from, std::size_t bytes, const KnownContent::Kind* kinds) CACHALOT_LOCKED;
   void get_kinds(KnownContent::Kind* kinds, const void* from, std::size_t bytes) CACHALOT_LOCKED;
-  // Which kinds there are: bit 0 unknown, 1 guessed, 2 known.
+  // Returns the kinds of the bytes: bit 0 unknown, 1 guessed, 2 known.
   unsigned kinds_in(const void* start, std::size_t bytes) CACHALOT_LOCKED;
   void guess(const void* start, std::size_t bytes, unsigned char byte) CACHALOT_LOCKED;
   void make_unknown(const void* start, std::size_t bytes) CACHALOT_LOCKED;

@@ -45,7 +45,7 @@ void take_for_driver(DeviceState& device, std::string_view what, std::size_t byt
   fail("cuDevicePrimaryCtxRetain", CudaCode::memory_allocation, "no memory for the context");
 }
 
-// Changes what is held for the driver to so many bytes. Throws as take_for_driver, and then holds what it held.
+// Changes the memory held for the driver to `bytes`. Throws as take_for_driver; then it is unchanged.
 void hold_for_driver(DeviceState& device, std::string_view what, std::size_t& held_bytes, std::size_t bytes) {
   bytes = round_up(bytes, kPhysicalUnit);
   if (bytes > held_bytes) take_for_driver(device, what, bytes - held_bytes);

@@ -57,11 +57,11 @@ struct DeviceState {
   int ordinal = 0;
   std::unique_ptr<SimulatedDevice> simulated;
   bool active = false;         // its primary context exists
-  std::uint64_t contexts = 0;  // how often that was made
+  std::uint64_t contexts = 0;  // the number of contexts made
   unsigned long long resets = 0;
   unsigned int flags = 0;
   StreamState legacy_stream;
-  VectorClock before_destroyed;    // what comes before the end of blocking streams that were destroyed
+  VectorClock before_destroyed;    // the work before the end of blocking streams that were destroyed
   std::size_t host_functions = 0;  // queued and not yet returned
   std::vector<bool> peers;         // access to them was enabled
   MemoryPool* default_pool = nullptr;
@@ -78,7 +78,7 @@ struct DeviceState {
   void make_context() {
     if (!active) make_new_context();
   }
-  // The same, and charges the device for a library that gets a handle.
+  // Makes the context, and charges the device for a library that gets a handle.
   void make_library(ContextLibrary library);
   // Requires that there is a context. The driver holds memory for some limits, if the context costs memory. Throws
   // cudaErrorMemoryAllocation if there is none for it; then the limit stays.
@@ -95,7 +95,8 @@ struct DeviceState {
 
 class Devices {
  public:
-  // Throws InvalidArgument if the system refuses to reserve the addresses. `content` is told of memory that is freed.
+  // Throws InvalidArgument if the system refuses to reserve the addresses. `content` is notified of memory that is
+  // freed.
   Devices(const Config& config, ContentStore& content);
 
   int count() const CACHALOT_LOCKED { return static_cast<int>(devices_.size()); }
@@ -136,7 +137,7 @@ struct Context {
   int device = 0;
   unsigned long long id = 0;
   StreamState* default_stream = nullptr;
-  VectorClock before_destroyed;         // what comes before the end of blocking streams that were destroyed
+  VectorClock before_destroyed;         // the work before the end of blocking streams that were destroyed
   std::int64_t destroyed_ready_ns = 0;  // the end of their work
 };
 

@@ -22,7 +22,7 @@ struct GraphNode {
   Graph* graph = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   std::vector<GraphNode*> dependencies;
-  // What it does, for the types that do something.
+  // The node's action, for the types that have one.
   std::int64_t duration_ns = 0;
   cudaHostFn_t host_function = nullptr;
   void* host_data = nullptr;

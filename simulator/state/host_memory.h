@@ -39,7 +39,8 @@ class HostMemory {
     const HostRange& range = std::prev(after)->second;
     return number(address) - number(range.start) < range.bytes ? &range : nullptr;
   }
-  // False: no range of this kind starts there. Pinned memory is its device's to free, registered memory the program's.
+  // Returns false if no range of this kind starts there. Pinned memory is its device's to free, registered memory the
+  // program's.
   bool forget(HostRange::Kind kind, void* start) {
     const auto at = ranges_.find(number(start));
     if (at == ranges_.end() || at->second.kind != kind) return false;
@@ -47,7 +48,7 @@ class HostMemory {
     if (kind == HostRange::Kind::managed) std::free(start);
     return true;
   }
-  // Of the device, but for variables, which are the program's.
+  // Forgets all ranges of the device except variables, which are the program's.
   void forget_all(int device) {
     std::erase_if(ranges_, [&](const auto& entry) {
       const HostRange& range = entry.second;

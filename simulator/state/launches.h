@@ -30,7 +30,7 @@ class Launches {
 
   // Takes the time that `launch_ns` of CACHALOT_SIM says, and waits while the stream's queue is full.
   void launch(StreamState& stream, cudaGraphNodeType type) CACHALOT_LOCKED;
-  // Where copies take the bus, one between host and device does, and the host waits for pageable memory.
+  // Launches a copy. If copies take the bus, one between host and device does, and the host waits for pageable memory.
   void launch_copy(StreamState& stream, const void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
   // Takes this time, and finds room in any queue.
   void launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) CACHALOT_LOCKED;

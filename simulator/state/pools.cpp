@@ -116,8 +116,8 @@ void* Pools::malloc(MemoryPool& pool, StreamState& stream, std::size_t bytes) {
   return start;
 }
 
-// By a region that holds so many bytes. The driver remaps what is free in the pool: regions without a block make way for the new
-// one. All of them do if the device has no memory; a region of just the block's size is the last resort.
+// Grows the pool by a region that holds `rounded` bytes. The driver remaps free memory of the pool: regions without a block make
+// way for the new one. All of them do if the device has no memory; a region of just the block's size is the last resort.
 bool Pools::grow(MemoryPool& pool, std::size_t rounded) {
   const std::size_t wanted = round_up(rounded, PoolMemory::kRegionUnit);
   for (std::size_t made_way = 0; made_way < wanted;) {

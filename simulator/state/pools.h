@@ -38,7 +38,7 @@ class PoolMemory {
 
   // `bytes` of a free piece, a multiple of kAlignment; nullopt: no piece holds them.
   std::optional<Address> take(std::size_t bytes);
-  // What take() returned, with its size.
+  // Gives back memory that take() returned, with its size.
   void give_back(Address address, std::size_t bytes);
 
   struct Region {
@@ -90,7 +90,7 @@ class Pools {
   MemoryPool& at(cudaMemPool_t handle) CACHALOT_LOCKED;
   static cudaMemPool_t handle(const MemoryPool& pool) { return Registry<MemoryPool, cudaMemPool_t>::handle(pool); }
   void destroy(MemoryPool& pool) CACHALOT_LOCKED;
-  // What was allocated from them goes with the device's memory.
+  // Destroys the device's pools. Memory allocated from them goes with the device's memory.
   void destroy_all(DeviceState& device) CACHALOT_LOCKED;
 
   // Null: out of memory.

@@ -80,7 +80,7 @@ class Process {
 
   // The thread's streams go with it.
   static void thread_ends(std::uint64_t number);
-  // When the process ends. Only the first call writes a report.
+  // Writes the report when the process ends. Only the first call writes a report.
   static void write_report();
 
  private:

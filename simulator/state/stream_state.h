@@ -1,6 +1,6 @@
-// What is known of a stream of the program, over the stream of SimulatedDevice.
+// The state of a stream of the program, over the stream of SimulatedDevice.
 //
-// Time is the devices' virtual clock. What the host does for a stream takes real time instead: a host function holds a
+// Time is the devices' virtual clock. The host's work for a stream takes real time instead: a host function holds a
 // gate that opens when it has returned, and work behind it is not done before.
 #pragma once
 
@@ -35,7 +35,8 @@ inline void add_closed(Gates& gates, const Gates& more) {
   }
 }
 
-// The driver queues so many launches on a stream; for one more the host waits until the oldest of them has run.
+// A LaunchQueue has the launches that the driver queues on a stream; when it is full, the host waits until the oldest
+// of them has run.
 class LaunchQueue {
  public:
   // The launch ends at `end_ns`. Returns the time until which the host waits.

@@ -58,7 +58,7 @@ void Streams::prepare(StreamState& stream, int device, CUcontext context, unsign
 
 StreamState& Streams::per_thread(int device) {
   static std::uint64_t threads = 0;
-  // Of a thread's last destructors: those of static objects may still call.
+  // An Ending is among a thread's last destructors: those of static objects may still call.
   struct Ending {
     std::uint64_t number = 0;
     ~Ending() { Process::thread_ends(number); }

@@ -1,5 +1,5 @@
-// The program's streams: those it makes, the legacy one of each context, and each thread's own; and their order that nobody
-// asks for.
+// The program's streams: those it makes, the legacy one of each context, and each thread's own; and CUDA's implicit order
+// between them.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,7 @@ class Streams {
   }
 
  private:
-  // What cudaStreamPerThread names another stream for.
+  // The key by which cudaStreamPerThread names another stream.
   struct PerThreadKey {
     int device = 0;
     CUcontext context = nullptr;

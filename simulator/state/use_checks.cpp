@@ -53,7 +53,7 @@ void MemoryUses::forget_done(std::int64_t now_ns) {
   std::erase_if(pending_, [&](const MemoryUse& use) { return use.end_ns <= now_ns; });
 }
 
-// Of host memory, only the use of pinned memory lasts until the stream is done.
+// Returns whether the use lasts until the stream is done: of host memory, only that of pinned memory does.
 bool UseChecks::lasts(const void* start, std::size_t bytes) const {
   return start && (devices_.hold(start) || host_memory_.is_pinned(start, bytes));
 }

@@ -1,5 +1,5 @@
-// With strict:1 of CACHALOT_SIM: tells of two copies or fills that use the same memory in no order, and of memory that
-// goes while one of them uses it.
+// With strict:1 of CACHALOT_SIM: reports two copies or fills that use the same memory in no order, and memory that is
+// released while one of them uses it.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,9 @@ struct MemoryUse {
   CallStack stack;
 };
 
-// The copies and fills that are underway. Only what is certain is found: both calls are known to use the bytes, one of them writes,
-// the first is not done yet, and nothing that the program asked for puts one behind the other. What kernels use is not known.
-// process_mutex guards everything here.
+// The copies and fills that are underway. Only certain conflicts are found: both calls are known to use the bytes, one of them
+// writes, the first is not done yet, and nothing that the program asked for puts one behind the other. The memory that kernels use
+// is not known. process_mutex guards everything here.
 class MemoryUses {
  public:
   // The next stream's order: behind nothing.

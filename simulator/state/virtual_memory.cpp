@@ -140,7 +140,7 @@ CUmemGenericAllocationHandle join(int device, MemoryHandle handle) {
 
 const void* pointer_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<const void*>(handle); }
 
-// What a shared descriptor holds: a file without a name, in which the exporter has written where its memory is.
+// The content of a shared descriptor: a file without a name, in which the exporter has written the place of its memory.
 struct Ticket {
   char magic[16];
   CUmemGenericAllocationHandle handle;

@@ -18,21 +18,21 @@
 
 namespace cachalot::simulator {
 
-// What each device says of the handles of cuMemCreate, and does with them, beyond what every simulated device does: machines
-// differ in this (a fabric without permission, WSL2, sandboxes). Nothing, until cachalot_sim_set_handles asks for it.
+// HandleRules have each device's special answers about the handles of cuMemCreate: machines differ in this (a fabric without
+// permission, WSL2, sandboxes). They are empty until cachalot_sim_set_handles sets some.
 class HandleRules {
  public:
   void set(int device, const cachalot_sim_handles& rules) { rules_[device] = rules; }
 
   // The value of an attribute that a rule is about.
   std::optional<int> attribute(int device, int attribute) const;
-  // What the call returns for memory of this description.
+  // Returns the call's result for memory of this description.
   cudaError_t granularity_error(const CUmemAllocationProp& properties) const;
   cudaError_t create_error(const CUmemAllocationProp& properties) const;
   cudaError_t access_error(int device, CUmemGenericAllocationHandle handle) const;
   cudaError_t export_error(int device, CUmemAllocationHandleType kind) const;
 
-  // Kept for handles by fabric or for GPUDirect RDMA, for good: no device gives a handle twice.
+  // Keeps the properties of handles by fabric or for GPUDirect RDMA permanently: no device gives a handle twice.
   void made(CUmemGenericAllocationHandle handle, const CUmemAllocationProp& properties);
   // Null for all other handles.
   const CUmemAllocationProp* properties(CUmemGenericAllocationHandle handle) const;

@@ -1,4 +1,4 @@
-"""What `cachalot simulate` does inside of Python programs: it watches PyTorch's memory and helps its ranks.
+"""The part of `cachalot simulate` inside Python programs: it watches PyTorch's memory and helps its ranks.
 
 Each module has one task. after_import waits for torch, process_end for the end of the process. At the end, ending writes how
 the program ended, with the steps that steps has counted, and observer what torch did with memory: history asks torch to
@@ -14,7 +14,7 @@ from cachalot_simulator.settings import setting
 
 
 def is_observed() -> bool:
-    """Whether `cachalot simulate` runs the program."""
+    """Returns whether `cachalot simulate` runs the program."""
     return setting("observe") is not None
 
 

@@ -2,7 +2,7 @@
 
 `cachalot simulate --world-size` sets absent_ranks:1 of CACHALOT_SIM. The rendezvous gives a store that never waits for another rank.
 Absent ranks count as ranks with this one's data: the simulated NCCL completes collectives so, and groups of gloo are torch's
-fake ones. What only an absent rank could give, such as the objects of its broadcast, stays as it was.
+fake ones. Data that only an absent rank could give, such as the objects of its broadcast, stays as it was.
 """
 
 from __future__ import annotations

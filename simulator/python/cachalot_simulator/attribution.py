@@ -33,7 +33,7 @@ class Attribution:
 
     def __init__(self, trace: list[dict], annotations: list[dict], owners: Owners, peak_event: int | None) -> None:
         self.peak: list[Block] = []
-        self.steps: list[dict[str, Any]] = []  # after each, what is live: `step`, `bytes` and `kinds`
+        self.steps: list[dict[str, Any]] = []  # after each, the live memory: `step`, `bytes` and `kinds`
         self._owners = owners
         self._live: dict[int, Block] = {}
         self._modules: list[str] = []
@@ -58,7 +58,7 @@ class Attribution:
             path = self._modules[-1] if self._modules else ""
             kind = kind_by_stack(frames_of(entry))
             if kind is None and path and self._backward_depth:
-                kind = "activations"  # which a checkpoint computes once more
+                kind = "activations"  # computed once more by a checkpoint
             self._live[entry["addr"]] = Block(entry, path, self._phase(), kind)
         elif entry["action"] == "free_requested":
             block = self._live.pop(entry["addr"], None)
@@ -114,7 +114,7 @@ class Attribution:
 
 
 def iter_marks(annotations: list[dict]) -> Iterator[dict]:
-    """Those of owners and of optimizers, by their time."""
+    """Iterates over the annotations of owners and of optimizers, by their time."""
     ours = (one for one in annotations if one["name"].startswith((PREFIX, OPTIMIZER)))
     return iter(sorted(ours, key=lambda one: one["time_us"]))
 
@@ -125,7 +125,7 @@ def is_before(mark: dict, entry: dict) -> bool:
 
 
 def kind_by_stack(frames: Any) -> str | None:
-    """What the functions tell that the innermost module called, or, outside of modules, the program."""
+    """Returns the kind that follows from the functions called by the innermost module, or, outside of modules, by the program."""
     for frame in frames:
         name = frame["filename"]
         if "/torch/distributed/" in name or name.endswith("/torch/nn/parallel/distributed.py"):

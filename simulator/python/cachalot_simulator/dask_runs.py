@@ -104,7 +104,7 @@ class Runs:
             sent.__module__ = "__main__"  # so that it is sent by value: workers cannot import it
 
     def places(self) -> int:
-        """How many runs the workers make at the same time."""
+        """Returns the number of runs that the workers make concurrently."""
         return sum(worker["nthreads"] for worker in self._client.scheduler_info(n_workers=-1)["workers"].values())
 
     def begin(self, request: dict[str, Any], replies: int) -> None:
@@ -171,7 +171,7 @@ def serve(clients: int, settings: int) -> None:
     while True:
         text, files, _, _ = socket.recv_fds(requests, 1, 2)
         if not text:
-            os._exit(0)  # nobody waits for runs that are under way
+            os._exit(0)  # runs that are under way are not waited for
         with open(files[0], "rb") as file:
             request = json.load(file)
         if runs is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """How the program ended, known at its end."""
+    """The ending of the program, known at its end."""
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end
@@ -83,7 +83,8 @@ def error_of_program() -> dict[str, Any] | None:
 
 
 def may_be_of_memory(error: BaseException | None) -> bool:
-    """Whether the error, or one that it came of, may say that memory ran out: libraries of CUDA raise RuntimeError in many words."""
+    """Returns whether the error, or one of its causes, may say that memory ran out: libraries of CUDA raise RuntimeError in many
+    words."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if isinstance(error, (RuntimeError, MemoryError)) or "memory" in str(error):
@@ -97,7 +98,7 @@ class Imports(importlib.abc.MetaPathFinder):
     """Knows which modules of libraries a program imports while its environment is as it was: what fork_server may import for it.
 
     Modules read variables when they are imported. One that is imported after the program has changed a variable might be another in
-    a process that has not. It looks at each import, and finds no module itself.
+    a process where the variable is unchanged. This finder looks at each import, and finds no module itself.
     """
 
     def __init__(self) -> None:

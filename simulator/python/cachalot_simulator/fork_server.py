@@ -8,7 +8,7 @@ JSON: `arguments` behind `python`, the `environment`, the working `folder`, and 
 that reads all that was imported, and copies it from the server.
 
 The program finds the world as Python would after importing the modules; its variables, arguments, folder and output are its own.
-What is read when Python starts or the modules are imported is the server's, but for PYTHONPATH. When the client has gone, the
+Values read when Python starts or the modules are imported are the server's, except PYTHONPATH. When the client has gone, the
 server ends the programs that are still there.
 """
 
@@ -59,7 +59,7 @@ def import_all(modules: list[str]) -> int:
 
 
 def is_spoiled() -> bool:
-    """Whether forks of this process cannot be programs: one that was forked has no threads and, as with CUDA, no device."""
+    """Returns whether forks of this process cannot be programs: a forked process has no threads and, as with CUDA, no device."""
     uses_device = getattr(ctypes.CDLL(None), "cachalot_sim_is_used", lambda: False)
     return threading.active_count() > 1 or bool(uses_device())
 
@@ -99,7 +99,7 @@ def wait_for_request(clients: socket.socket) -> dict[str, Any]:
 def reply(replies: int, text: str) -> None:
     try:
         os.write(replies, f"{text}\n".encode())
-    except BrokenPipeError:  # nobody waits for the program any more
+    except BrokenPipeError:  # the program is no longer waited for
         pass
 
 
@@ -148,7 +148,7 @@ def module_folders(environment: Any) -> list[str]:
 
 
 def program_of(first: str, *rest: str) -> tuple[CodeType, dict[str, Any]]:
-    """What `python first rest…` executes, and the variables that it begins with. Sets sys.argv and where modules are found."""
+    """Returns the code that `python first rest…` executes, and its first variables. Sets sys.argv and the path of modules."""
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
         return compile(rest[0], "<string>", "exec", dont_inherit=True), {}

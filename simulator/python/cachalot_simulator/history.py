@@ -17,7 +17,8 @@ from cachalot_simulator.settings import setting
 
 # Entries of torch's history a device; one takes about 200 bytes and a share of its stack.
 MAX_ENTRIES = sys.maxsize if setting("trace") else 2_000_000
-# Of entries since PyTorch 2.15: memory in front of an address that the program asked for, handed out and freed at once.
+# The function in entries since PyTorch 2.15 for memory in front of an address that the program asked for, handed out and freed at
+# once.
 NOT_ASKED_FOR = "mallocWithAddress"
 TRACES_ONLY = setting("traces_only") == "1"
 

@@ -27,7 +27,7 @@ TRACE = setting("trace")
 
 
 def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
-    """Returns who sees the owners of memory; None where that is not wanted."""
+    """Returns the watcher of memory's owners; None if that is not wanted."""
     if not torch.backends.cuda.is_built():
         return None
     history = History(torch)
@@ -71,7 +71,7 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
 
 
 def values(computing: Any) -> dict[str, Any] | None:
-    """How much was computed, and where the program read unknown values; None if nothing was computed."""
+    """Returns the amount computed, and the places where the program read unknown values; None if nothing was computed."""
     if computing is None:
         return None
     return {"computed": computing.computed, "policy": computing.policy.unknown, "unknown_reads": computing.reads.report(),
@@ -99,7 +99,7 @@ def observe(device: int, stats: dict[str, int]) -> dict[str, int]:
 
 
 def observe_history(trace: list[dict], annotations: list[dict], owners: Owners) -> dict[str, Any]:
-    """The peak, where memory ran out last, and what was live after each step."""
+    """Returns the peak, the place where memory ran out last, and the live memory after each step."""
     event = peak_of(trace)
     attribution = Attribution(trace, annotations, owners, event)
     oom = next((entry for entry in reversed(trace) if entry["action"] == "oom"), None)  # a program may try again with less

@@ -24,7 +24,7 @@ PREFIX = "cachalot:"
 MODULE, BACKWARD, OWNED = "module ", "backward", "owned "
 CREATE_GRAPH = 3  # the position of this argument of autograd's engine
 
-# Of a tensor: its kind and the path of the module that has it.
+# The owner of a tensor: its kind and the path of the module that has it.
 Owner = tuple[str, str]
 
 
@@ -110,7 +110,7 @@ class Owners:
             self.steps[len(self.found) - 1] = number
 
     def _marked_backward(self, run: Callable) -> Callable:
-        """Marks passes of autograd's engine, but for those that make a graph of their own: part of a forward pass."""
+        """Marks passes of autograd's engine, except those that make a graph of their own: they are part of a forward pass."""
 
         @functools.wraps(run)
         def run_marked(*arguments: Any, **options: Any) -> Any:
@@ -166,7 +166,8 @@ def parameters_of(optimizer: Any) -> Iterable[Any]:
 
 
 def addresses_of(tensor: Any) -> list[int]:
-    """Of the storage on the GPU; of a tensor that is sharded (DTensor), the part that is here. Empty if there is none."""
+    """Returns the address of the storage on the GPU; of a tensor that is sharded (DTensor), that of the local part. Empty if
+    there is none."""
     tensor = getattr(tensor, "_local_tensor", tensor)
     if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or tensor.layout != torch.strided:
         return []

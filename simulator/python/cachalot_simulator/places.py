@@ -1,4 +1,4 @@
-"""Which line of the program a call stack belongs to."""
+"""Finds the line of the program that a call stack belongs to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 START = os.getcwd()  # the program may go to another folder, and remove it
 # Python's own modules. sys.base_prefix would not do: with Debian's Python it is /usr, and programs lie in /usr/src/app.
 LIBRARIES = ("<", os.path.join(HERE, ""), *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")))
-STARTS_THREADS = "begin_prepared"  # of ours, too, below all that the thread runs
+STARTS_THREADS = "begin_prepared"  # the simulator's frame, too, below all that the thread runs
 COMPUTE = os.path.join(HERE, "compute", "")  # its operations call those of the program: not a place in the program
 
 
@@ -22,7 +22,8 @@ def place_of(entry: dict) -> str:
 
 
 def frames_of(entry: dict) -> list[dict]:
-    """The call stack of an allocation, the innermost frame first, without those of ours that called the operation."""
+    """Returns the call stack of an allocation, the innermost frame first, without the simulator's own frames that called the
+    operation."""
     frames = entry.get("frames", [])
     ours = [i for i, frame in enumerate(frames) if frame["filename"].startswith(COMPUTE) and frame["name"] != STARTS_THREADS]
     return frames[ours[-1] + 1 :] if ours else frames

@@ -29,7 +29,7 @@ class ProcessEnd:
         self._signal_meanwhile: int | None = None
 
     def add(self, writer: Callable[[], None]) -> None:
-        """Also sees to it that the writers are called before what was registered with atexit until now."""
+        """Adds a writer. Also makes the writers be called before the functions registered with atexit until now."""
         self._writers.append(writer)
         atexit.register(self._write)
 
@@ -87,7 +87,7 @@ def write_or_print(writer: Callable[[], None]) -> None:
 
 
 def flush() -> None:
-    """What the program has printed so far, where it has not closed its streams."""
+    """Flushes the output that the program has printed so far, except on streams that it has closed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()

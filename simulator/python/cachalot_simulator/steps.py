@@ -72,7 +72,7 @@ class StepCounter:
 
 
 def is_replica(module: Any) -> bool:
-    """Whether it is a copy of a module that DataParallel has made for one call on one device."""
+    """Returns whether it is a copy of a module that DataParallel has made for one call on one device."""
     return getattr(module, "_is_replica", False)
 
 

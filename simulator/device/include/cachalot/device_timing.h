@@ -76,8 +76,8 @@ enum class CopyDirection : std::uint8_t {
 /// A HostCopy is a copy between host and device, over the bus.
 struct HostCopy {
   CopyDirection direction = CopyDirection::to_device;  ///< where the bytes go
-  std::size_t bytes = 0;                               ///< how many there are
-  bool pinned = false;                                 ///< true: the host's memory is pinned
+  std::size_t bytes = 0;                               ///< their number
+  bool pinned = false;                                 ///< set if the host's memory is pinned
 };
 
 /// A CopyModel says how long copies over the bus take that are queued on streams. The device

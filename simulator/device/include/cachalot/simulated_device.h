@@ -23,11 +23,11 @@ CACHALOT_BEGIN_API
 struct Fault {
   std::optional<DeviceCall> call = std::nullopt;  ///< the kind; empty: any call
   std::uint64_t nth = 1;                          ///< number of the failing call; 1: the next one
-  /// True: malloc, create, reserve and host_malloc report a lack of memory; other calls throw
-  /// cudaErrorMemoryAllocation. False: the call throws a CudaError with `code`.
+  /// If true, malloc, create, reserve and host_malloc report a lack of memory, and other calls
+  /// throw cudaErrorMemoryAllocation. If false, the call throws a CudaError with `code`.
   bool out_of_memory = true;
   int code = 2;         ///< of the CudaError, if `out_of_memory` is false
-  bool repeat = false;  ///< true: the n-th and every later call fails
+  bool repeat = false;  ///< the n-th and every later call fails
 };
 
 /// A LoggedCall is an entry of the log of calls.
@@ -35,7 +35,7 @@ struct LoggedCall {
   DeviceCall call;             ///< the kind
   std::uint64_t argument = 0;  ///< address, handle or event
   std::uint64_t bytes = 0;     ///< size, if the call has one
-  bool failed = false;         ///< true: the call failed
+  bool failed = false;         ///< the call failed
   std::int64_t clock_ns = 0;   ///< when the call began, nanoseconds
 };
 
@@ -43,7 +43,7 @@ struct LoggedCall {
 struct MemoryAt {
   AddressRange range;       ///< of the whole mapping; for malloc, of the bytes asked for
   MemoryHandle handle = 0;  ///< mapped there; 0: memory of malloc or ipc_import
-  bool accessible = false;  ///< false: mapped without set_access
+  bool accessible = false;  ///< false if mapped without set_access
   std::uint64_t peers = 0;  ///< bit i: device i may use it, too
   /// Number of the physical byte at the address; the same wherever the byte is mapped.
   std::uint64_t physical = 0;
@@ -102,15 +102,15 @@ class SimulatedDevice final : public Device {
   struct Config {
     int index = 0;                                         ///< the CUDA ordinal
     std::size_t memory_bytes = std::size_t{200000} << 20;  ///< capacity
-    LatencyModel latency = LatencyModel::published();      ///< how long calls take
-    CopyModel copies = CopyModel::published();             ///< how long copies take
+    LatencyModel latency = LatencyModel::published();      ///< the time that calls take
+    CopyModel copies = CopyModel::published();             ///< the time that copies take
     bool virtual_memory = true;                            ///< DeviceProperties::virtual_memory
     std::size_t max_mappings = 262144;                     ///< DeviceProperties::max_mappings
-    bool completion_hints = true;  ///< false: completion_hint returns nullopt
-    bool mapping_waits = false;    ///< true: map, unmap and set_access wait for all work
-    bool check_hazards = false;    ///< true: handed_out and its like report hazards
-    bool log_calls = false;        ///< true: take_log returns the calls
-    /// False: the owner knows CUDA's other capture modes and reports what is not allowed by
+    bool completion_hints = true;  ///< if false, completion_hint returns nullopt
+    bool mapping_waits = false;    ///< map, unmap and set_access wait for all work
+    bool check_hazards = false;    ///< handed_out and its like report hazards
+    bool log_calls = false;        ///< take_log returns the calls
+    /// If false, the owner knows CUDA's other capture modes and reports forbidden calls by
     /// refuse_while_capturing.
     bool captures_refuse = true;
     /// Called, with the device's lock held, when physical memory is released, with the physical
@@ -179,9 +179,9 @@ class SimulatedDevice final : public Device {
   /// Takes memory, in units of 2 MiB, that is neither free nor used_bytes() from now on, until
   /// reset. Returns false, and takes nothing, if that much is not free.
   bool take_for_driver(std::size_t bytes);
-  /// Gives back some of what take_for_driver took. Requires as much.
+  /// Gives back bytes that take_for_driver took. Requires that it has taken as many.
   void give_back_for_driver(std::size_t bytes);
-  /// Returns how much take_for_driver has taken, less what was given back.
+  /// Returns how much take_for_driver has taken, less the bytes given back.
   std::size_t driver_bytes() const;
   /// Returns the largest sum of used_bytes() and driver_bytes() so far.
   std::size_t peak_with_driver_bytes() const;
@@ -281,7 +281,7 @@ class SimulatedDevice final : public Device {
 
   // Observation.
 
-  /// Returns how many calls failed because their stream was destroyed. What a driver does with
+  /// Returns how many calls failed because their stream was destroyed. A driver's behaviour with
   /// such a handle is undefined.
   std::uint64_t dead_stream_calls() const;
   /// Returns how many calls of the kind were made.

@@ -8,9 +8,9 @@ computed from unknown values is a guess: finite, deterministic, and reported whe
 The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, and has the random
 numbers, operators knows what each operation writes, estimates multiplications, and takes apart sparse and nested tensors,
 sizes has the operations whose results' sizes depend on values, replacements has CPU functions for operations without a CPU
-kernel, choices what is chosen among unknown numbers, triton_kernels what Triton's kernels write, exports tensors that other
-libraries get, spread knows which elements of a result are unknown, reads counts what the program reads of unknown values, and
-operations joins them.
+kernel, choices makes the choices among unknown numbers, triton_kernels has the writes of Triton's kernels, exports tensors that
+other libraries get, spread knows which elements of a result are unknown, reads counts what the program reads of unknown values,
+and operations joins them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def choice(key: str) -> str:
 
 
 def limit(key: str) -> int:
-    """The whole number that a key of CACHALOT_SIM has, otherwise its default. Ends the program if it is none."""
+    """Returns the whole number of a key of CACHALOT_SIM, or its default. Ends the program if it is not one."""
     value = setting(key) or str(LIMITS[key])
     if not value.isdecimal():
         raise SystemExit(f"CACHALOT_SIM: option {key}: it must be a whole number, not '{value}'")

@@ -43,7 +43,8 @@ def choose(name: str, args: tuple, kwargs: dict, written: list[Tensor], most_byt
 
 
 def read_different(numbers: Tensor, most_bytes: float) -> Tensor | None:
-    """What is known or guessed of some numbers. None if they are all zero, as unknown ones are, or too large to find out."""
+    """Returns the known or guessed values of some numbers; None if they are all zero, as unknown ones are, or too large to find
+    out."""
     if device_memory.extent(numbers) > most_bytes:
         return None
     values, _ = read(numbers)
@@ -63,7 +64,7 @@ def extent_of_choice(name: str, args: tuple, kwargs: dict) -> tuple[list[int], i
 
 
 def in_the_middle(shape: list[int], axis: int, count: int) -> Tensor:
-    """So many places in a row along an axis of equal numbers; some of them twice if there are not as many."""
+    """Returns `count` places in a row along an axis of equal numbers; some of them twice if there are not as many."""
     row = (first_place(shape[axis], count) + torch.arange(count, device="cpu")) % shape[axis]
     return row.view([count if i == axis else 1 for i in range(len(shape))]).expand([*shape[:axis], count, *shape[axis + 1 :]])
 

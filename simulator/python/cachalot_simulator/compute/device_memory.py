@@ -63,7 +63,7 @@ def kinds_in(tensor: Tensor) -> int:
 
 
 def is_known(tensor: Tensor) -> bool:
-    """Whether all memory between a tensor's first and last element is known."""
+    """Returns whether all memory between a tensor's first and last element is known."""
     size = extent(tensor)
     return size == 0 or _get(None, tensor.data_ptr(), size) == 1
 
@@ -74,7 +74,7 @@ def make_one_unknown(tensor: Tensor) -> None:
 
 
 def make_unknown(tensors: list[Tensor]) -> None:
-    """The same for each of some tensors."""
+    """Makes the memory of several tensors unknown."""
     if len(tensors) < FEW:
         for tensor in tensors:
             make_one_unknown(tensor)

@@ -24,7 +24,7 @@ class Reader:
     """Makes an operation's arguments ones for the CPU, and knows whether all values they hold are known."""
 
     def __init__(self, device: int | None = None) -> None:
-        self.device = torch.cuda.current_device() if device is None else device  # whose random numbers are drawn
+        self.device = torch.cuda.current_device() if device is None else device  # the device whose random numbers are drawn
         self.is_known = True
         self.host: dict[int, Tensor] = {}  # by the id of the tensor on the device
 
@@ -49,7 +49,7 @@ class Reader:
         return copy
 
     def unread(self, tensor: Any) -> Any:
-        """The same for an argument of which the operation reads no value."""
+        """Returns a stand-in on the host for an argument of which the operation reads no value."""
         if not isinstance(tensor, Tensor) or not is_on_device(tensor):
             return tensor
         if not is_whole(tensor):
@@ -71,7 +71,7 @@ class Sampler(Reader):
 
 
 def are_known(value: Any) -> bool:
-    """Whether all tensors of the device in a value are known."""
+    """Returns whether all tensors of the device in a value are known."""
     if isinstance(value, Tensor):
         return not is_on_device(value) or all(map(device_memory.is_known, parts_of(value)))
     if isinstance(value, (list, tuple)):
@@ -80,13 +80,13 @@ def are_known(value: Any) -> bool:
 
 
 def have_content(value: Any) -> bool:
-    """Whether something in a value is known or guessed, or nothing in it is of the device."""
+    """Returns whether something in a value is known or guessed, or nothing in it is of the device."""
     tensors = tensors_in(value)
     return not tensors or any(device_memory.kinds_in(one) != device_memory.UNKNOWN for one in tensors)
 
 
 def unknown_elements(tensor: Tensor) -> Tensor:
-    """Which elements of a tensor of the device are guessed or unknown."""
+    """Returns a mask of the elements of a device's tensor that are guessed or unknown."""
     size, item = device_memory.extent(tensor), tensor.element_size()
     kinds = torch.empty(size, dtype=torch.uint8, device="cpu")
     device_memory.get_kinds(kinds.data_ptr(), tensor.data_ptr(), size)
@@ -112,7 +112,7 @@ def as_stored(tensor: Tensor, value: Tensor) -> Tensor:
 
 
 def read_parts(tensor: Tensor) -> tuple[Tensor, bool]:
-    """The same for a sparse tensor."""
+    """Reads a sparse tensor."""
     parts = [read(part) for part in parts_of(tensor)]
     return join_parts(tensor, [copy for copy, _ in parts]), all(is_known for _, is_known in parts)
 

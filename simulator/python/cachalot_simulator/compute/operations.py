@@ -52,7 +52,7 @@ def prepare_threads(prepare: Callable[[], None]) -> None:
 
 @dataclass
 class Policy:
-    """What is computed: operations with at most so many bytes; and what a size is that depends on unknown values."""
+    """The limits of computing: the bytes and work of an operation; and the value of a size that depends on unknown values."""
 
     most_bytes: float
     most_work: float
@@ -107,8 +107,8 @@ class Computing:
         guards._empty_strided_cuda = make_unknown_tensor
 
     def register(self) -> None:
-        """Sees the operations that there are by now. Views pass unseen: they write nothing. Those that give no tensor do so too,
-        such as allclose: what they consist of is seen.
+        """Sees the operations defined so far. Views pass unseen: they write nothing. Operations that give no tensor, such as
+        allclose, pass unseen too: the operations they consist of are seen.
 
         A fallback for all would not do: PyTorch calls none that is written in Python while a dispatch mode is active.
         """
@@ -122,7 +122,8 @@ class Computing:
                 self._libraries[namespace].impl(name, kernel, KEY_NAME)
 
     def _kernel(self, name: str) -> Any:
-        """What is called for an operation. It is one frame of Python, because each allocation walks the stack."""
+        """Returns the function that is called for an operation. It is one frame of Python, because each allocation walks the
+        stack."""
         run = follow = None
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -173,13 +174,13 @@ UNSEEN = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functio
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::clone"}
 # Beside those of linear algebra.
 CHECKING = {"aten::cholesky", "aten::segment_reduce", "aten::normal"}
-# What a guess selects, and scales, which programs check to be positive: of zeros they are not zero.
+# Operations that a guess decides: selections, and scales, which programs check to be positive: of zeros they are not zero.
 DECIDE_BY_GUESS = {"aten::where", "aten::exp", "aten::softplus"}
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero"}
 
 
 def is_defined(name: str) -> bool:
-    """Whether there is an operation of a name. A library may give one a kernel before it is defined."""
+    """Returns whether there is an operation of a name. A library may give one a kernel before it is defined."""
     packet, _, overload = name.partition(".")
     try:
         torch._C._get_schema(packet, overload)
@@ -189,12 +190,13 @@ def is_defined(name: str) -> bool:
 
 
 def is_composite(name: str) -> bool:
-    """Whether an operation consists of others, on every device. Without autograd, as in inference mode, they reach the key."""
+    """Returns whether an operation consists of others, on every device. Without autograd, as in inference mode, they reach the
+    key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def is_unseen(name: str) -> bool:
-    """Whether nothing is to be done for an operation, by its name with the overload."""
+    """Returns whether an operation needs no handling, by its name with the overload."""
     if name.partition("::")[0] in UNSEEN or name in DECOMPOSED or name in OPDEFS or is_composite(name) or is_view(name):
         return True
     return gives_no_tensor(name) and name.partition(".")[0] not in READS
@@ -245,7 +247,7 @@ class Operator:
         put_values(written, self.values_of(args, result, value, reader.host) if is_done else {}, reader.is_known, unknown)
 
     def unknown(self, reader: Reader, args: tuple, kwargs: dict, written: list[Tensor]) -> Tensor | None:
-        """Which elements of the only tensor that a call has written are unknown; None if all of them may be."""
+        """Returns a mask of the unknown elements of the only tensor that a call has written; None if all of them may be."""
         return self.spread.unknown(reader, args, kwargs, written[0]) if len(written) == 1 else None
 
     def guess(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
@@ -268,15 +270,16 @@ class Operator:
         return values
 
     def is_worth_it(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
-        """Whether a call that has run should be computed."""
-        # A real number of which nothing is known is as well zero. What decides on it is computed, and what a guess selects.
+        """Returns whether a call that has run should be computed."""
+        # A real number of which nothing is known is as well zero. Operations that decide by it are computed, and those selected
+        # by a guess.
         if all(map(_is_real, written)) and not self.decides_by_guess and not self.reads_content(args, kwargs):
             return False
         is_whole_call = not has_wrappers((args, tuple(kwargs.values()))) and not self.writes_host(args)
         return self.is_computable and is_whole_call and self.is_small(args, kwargs, written) and not _is_capturing()
 
     def writes_host(self, args: tuple) -> bool:
-        """Whether a call has written tensors of the CPU as well, which would be written twice."""
+        """Returns whether a call has written tensors of the CPU as well, which would be written twice."""
         lists = (args[i] for i in self.signature.written_positions if i < len(args) and isinstance(args[i], list))
         return any(not one.is_cuda for each in lists for one in each if isinstance(one, Tensor))
 
@@ -285,7 +288,7 @@ class Operator:
         return room >= 0 and is_little_work(self.signature.name, args, written, self.computing.policy.most_work)
 
     def reads_content(self, args: tuple, kwargs: dict) -> bool:
-        """Whether a call reads something that is known, or guessed from such, or nothing at all."""
+        """Returns whether a call reads known or guessed content, or no tensor at all."""
         named = [one for name, one in kwargs.items() if name not in self.signature.written_names]
         return have_content([*(args[1:] if self.signature.overwrites else args), *named])
 
@@ -377,7 +380,8 @@ class Copy(Operator):
             self.computing.reads.note("value")
 
     def follow_to_host(self, to: Tensor, source: Tensor) -> None:
-        """Zeros arrive of what is too large to be copied. A kernel packs what is not contiguous before it is copied."""
+        """Memory that is too large to be copied arrives as zeros. A kernel packs a tensor that is not contiguous before it is
+        copied."""
         is_copied = device_memory.extent(source) <= sizes.most_copied(self.most_bytes)
         is_read_by_program = getattr(self.computing.expected, "count", None) is None
         if is_read_by_program and not (is_copied and device_memory.is_known(source)):
@@ -387,7 +391,7 @@ class Copy(Operator):
 
 
 def has_same_bytes(to: Tensor, source: Tensor) -> bool:
-    """Whether elements are moved as they are: a kernel converts, conjugates and negates."""
+    """Returns whether elements are moved as they are: a kernel converts, conjugates and negates."""
     return source.dtype == to.dtype and source.is_conj() == to.is_conj() and source.is_neg() == to.is_neg()
 
 

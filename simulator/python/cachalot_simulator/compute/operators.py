@@ -1,5 +1,5 @@
-"""What each operation of PyTorch reads and writes, from its schema, and how much work it is; and tensors that consist of others: sparse
-ones of indices and values, nested ones of the values of all their tensors.
+"""The reads, the writes and the work of each operation of PyTorch, from its schema; and tensors that consist of others: sparse ones
+of indices and values, nested ones of the values of all their tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor does not consist of others."""
+    """Returns whether a tensor does not consist of others."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
@@ -42,7 +42,7 @@ def join_parts(tensor: Tensor, parts: Sequence[Tensor]) -> Tensor:
     return torch.ops.aten._sparse_compressed_tensor_unsafe(*parts, tensor.size(), layout=tensor.layout, dtype=tensor.dtype)
 
 
-# In-place operations whose result does not depend on what was there.
+# In-place operations whose result does not depend on the old values.
 OVERWRITING = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::uniform_", "aten::normal_", "aten::random_", "aten::bernoulli_",
     "aten::exponential_", "aten::log_normal_", "aten::geometric_", "aten::cauchy_",
@@ -74,7 +74,8 @@ def function_of(name: str) -> Any:
 
 
 def is_view(name: str) -> bool:
-    """Whether an operation, by its name with the overload, writes no memory: its result, or argument, is another view of it."""
+    """Returns whether an operation, by its name with the overload, writes no memory: its result, or argument, is another view of
+    it."""
     packet, _, overload = name.partition(".")
     if name in OTHER_VIEWS or torch.Tag.inplace_view in function_of(name).tags:
         return True
@@ -84,7 +85,7 @@ def is_view(name: str) -> bool:
 
 
 def gives_no_tensor(name: str) -> bool:
-    """Whether an operation, by its name with the overload, writes no tensor and returns none."""
+    """Returns whether an operation, by its name with the overload, writes no tensor and returns none."""
     packet, _, overload = name.partition(".")
     schema = torch._C._get_schema(packet, overload)
     writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
@@ -92,7 +93,7 @@ def gives_no_tensor(name: str) -> bool:
 
 
 class Signature:
-    """Which arguments an operation writes, and which of its results are new memory."""
+    """The arguments that an operation writes, and its results that are new memory."""
 
     def __init__(self, function: Any) -> None:
         schema = function._schema
@@ -121,7 +122,7 @@ class Signature:
         self.writes_anything = bool(self.writes_arguments or self.new_results)
 
     def new(self, result: Any) -> list[Any]:
-        """Those parts of a result that are new memory."""
+        """Returns those parts of a result that are new memory."""
         if self.returns_one:
             return [result] if self.new_results else []
         return [result[i] for i in self.new_results if i < len(result)]
@@ -138,7 +139,7 @@ class Signature:
 
 
 class _OnDevice(dict):
-    """Whether tensors of a type have memory of their own. Those that wrap others, such as FakeTensor, have none."""
+    """Tells whether tensors of a type have memory of their own. Types that wrap others, such as FakeTensor, have none."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = kind.__torch_dispatch__ is Tensor.__torch_dispatch__
@@ -150,7 +151,7 @@ _is_cuda, _layout, _is_nested = Tensor.is_cuda.__get__, Tensor.layout.__get__, T
 
 
 def is_on_device(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of a simulated device, or its parts have."""
+    """Returns whether a tensor has memory of a simulated device, or its parts have."""
     return tensor.is_cuda and _has_memory[type(tensor)]
 
 
@@ -175,20 +176,20 @@ def wrapped_in(tensor: Tensor) -> list[Tensor]:
 
 
 def has_wrappers(value: Any) -> bool:
-    """Whether a value contains a tensor on a device that has no memory of its own."""
+    """Returns whether a value contains a tensor on a device that has no memory of its own."""
     if isinstance(value, (list, tuple)):
         return any(map(has_wrappers, value))
     return isinstance(value, Tensor) and value.is_cuda and not is_on_device(value)
 
 
 def are_on_device(values: list | tuple) -> bool:
-    """Whether all values are whole tensors with memory of simulated devices. It is meant for hundreds of them."""
+    """Returns whether all values are whole tensors with memory of simulated devices. It is meant for hundreds of them."""
     return (all(issubclass(kind, Tensor) and _has_memory[kind] for kind in set(map(type, values)))
             and all(map(_is_cuda, values)) and set(map(_layout, values)) <= {torch.strided} and not any(map(_is_nested, values)))
 
 
 def room_left(value: Any, room: int) -> int:
-    """What of `room` bytes the tensors in a value leave; negative if they are larger."""
+    """Returns the rest of `room` bytes after the tensors in a value; negative if they are larger."""
     if isinstance(value, Tensor):
         return room - (value.nbytes if is_whole(value) else sum(part.nbytes for part in parts_of(value)))
     if isinstance(value, (list, tuple)):
@@ -200,7 +201,7 @@ def room_left(value: Any, room: int) -> int:
 
 
 def is_little_work(name: str, args: tuple, written: list[Tensor], most: float) -> bool:
-    """Whether an operation takes at most so many multiplications: of a matrix product or a convolution."""
+    """Returns whether an operation, a matrix product or a convolution, takes at most `most` multiplications."""
     first = MULTIPLIES.get(name)
     if first is not None:
         return written[0].numel() * args[first].size(-1) <= most

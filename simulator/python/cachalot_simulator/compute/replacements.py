@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-EFFICIENT_ROWS = 32  # logsumexp of the memory-efficient kernel has a multiple of so many queries
+EFFICIENT_ROWS = 32  # logsumexp of the memory-efficient kernel has a multiple of this number of queries
 
 batch_norm = torch.ops.aten.native_batch_norm
 batch_norm_backward = torch.ops.aten.native_batch_norm_backward

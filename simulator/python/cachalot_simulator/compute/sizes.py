@@ -26,7 +26,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def most_copied(most_computed: float) -> float:
-    """The bytes up to which values reach the host, where operations of so many bytes are computed."""
+    """Returns the bytes up to which values reach the host, if operations up to `most_computed` bytes are computed."""
     return max(MOST_BYTES, most_computed)
 
 
@@ -35,7 +35,7 @@ def depends_on_values(function: Any) -> bool:
 
 
 def selects(name: str, args: tuple) -> bool:
-    """Whether this call does: an index by positions does not."""
+    """Returns whether this call selects: an index by positions does not."""
     return not is_index(name) or any(is_mask(one) for one in args[1])
 
 
@@ -44,12 +44,12 @@ def is_index(name: str) -> bool:
 
 
 def is_of_others(name: str) -> bool:
-    """Whether an operation selects by others, which are seen. An index does so by nonzero."""
+    """Returns whether an operation selects by other operations, which are seen. An index does so by nonzero."""
     return is_index(name) or name in OF_OTHERS
 
 
 def steers_by_known(name: str, args: tuple) -> bool:
-    """Whether the size follows from one argument, or part of it, and this is known."""
+    """Returns whether the size follows from one argument, or part of it, and this is known."""
     if name == "aten::_coalesce":  # where elements of a sparse tensor are does not depend on their values
         return are_known(args[0]._indices())
     return name in STEERING and are_known(args[STEERING[name]])
@@ -60,7 +60,7 @@ def is_mask(value: Any) -> bool:
 
 
 class Selection:
-    """What a call selects.
+    """The selection of a call.
 
     `count` is the size of the first result; None if the call finds it out by other operations, AS_READ if it reads values
     that are not a count.
@@ -88,7 +88,8 @@ class Selection:
             self._take(most_selected(name, args, kwargs), unknown)
 
     def _take(self, most: int | None, unknown: str) -> None:
-        """Sets the count to what is taken of so many; the values are unknown. Nothing changes where there is no such number."""
+        """Sets the count to the number taken of at most `most` elements; the values are unknown. Changes nothing if `most` is
+        None."""
         if most is not None:
             self.count = most if unknown == "max" else (most + 1) // 2
             self.value, self.is_done = None, False
@@ -102,7 +103,8 @@ class Selection:
 
 
 def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
-    """How many elements a call selects at most, if it selects distinct ones; how many it repeats, each once, if it repeats."""
+    """Returns the most elements that a call selects, if it selects distinct ones; the number that it repeats, each once, if it
+    repeats."""
     if name == "aten::_coalesce":
         return args[0]._nnz()
     if name == "aten::repeat_interleave":
@@ -115,7 +117,7 @@ def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
 
 
 def count_of(result: Any) -> int | None:
-    """How many elements a call has selected that has this result."""
+    """Returns the number of elements that a call with this result has selected."""
     if not isinstance(result, Tensor) or result.dim() == 0:
         return None
     return result.size(0) if is_whole(result) else result._nnz()

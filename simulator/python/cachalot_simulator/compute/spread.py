@@ -1,4 +1,4 @@
-"""Which elements of a result are unknown, where the arguments are known in part: a sum beside its count, padded rows.
+"""Finds the unknown elements of a result where the arguments are known in part: a sum beside its count, padded rows.
 
 Element by element operations spread what is unknown to the elements that they compute from it. Those that move elements tell
 where they go when they are done with marks in place of values. For all others the whole result is unknown, or known.
@@ -20,14 +20,14 @@ MOVES = {f"aten::{name}" for name in (
     "constant_pad_nd", "slice_scatter", "select_scatter", "slice_backward", "select_backward", "scatter", "scatter_", "index_put",
     "index_put_", "_index_put_impl_", "index_copy", "index_copy_", "index_fill", "index_fill_", "tril", "triu", "diag_embed",
 )}
-# Those that choose between two values for each element: the positions of the mask and of these values.
+# Operations that choose between two values for each element: the positions of the mask and of these values.
 SELECTS = {"aten::where": (0, 1, 2), "aten::masked_fill": (1, 2, 0), "aten::masked_fill_": (1, 2, 0)}
 PLACES = ("index", "indices")  # names of arguments that say where elements go
 CONSTANTS = ("value", "fill_value")
 
 
 class Spread:
-    """How one operation spreads what is unknown."""
+    """The way in which one operation spreads unknown elements."""
 
     def __init__(self, function: Any, signature: Signature) -> None:
         self.function = function
@@ -38,7 +38,7 @@ class Spread:
         self.names = [argument.name for argument in function._schema.arguments]
 
     def unknown(self, reader: Reader, args: tuple, kwargs: dict, value: Tensor) -> Tensor | None:
-        """Which elements of the only result, whose values are given, are unknown. None: this cannot be told."""
+        """Returns a mask of the unknown elements of the only result, whose values are given; None if they cannot be found."""
         if not (self.moves or self.is_by_elements) or not self.is_part_known(args, kwargs):
             return None
         if self.moves:
@@ -51,7 +51,7 @@ class Spread:
         return marks
 
     def selected(self, reader: Reader, args: tuple) -> Tensor:
-        """Of the two values only the selected one matters."""
+        """Returns the marks of the selected values: of the two values only the selected one matters."""
         mask, one, other = (args[position] for position in self.selects or ())
         return torch.where(reader.argument(mask), marks_of(one), marks_of(other)) | marks_of(mask)
 
@@ -73,12 +73,12 @@ class Spread:
 
 
 def marks_of(value: Any) -> Tensor:
-    """Which elements are unknown; of a number, or of a tensor of the CPU, none."""
+    """Returns a mask of the unknown elements; of a number, or of a tensor of the CPU, none."""
     return unknown_elements(value) if isinstance(value, Tensor) and is_on_device(value) else torch.zeros((), dtype=torch.bool, device="cpu")
 
 
 def are_whole(value: Any) -> bool:
-    """Whether no tensor in a value consists of others."""
+    """Returns whether no tensor in a value consists of others."""
     if isinstance(value, (list, tuple)):
         return all(map(are_whole, value))
     return not isinstance(value, Tensor) or is_whole(value)
