@@ -74,7 +74,7 @@ std::vector<std::int64_t> row_major(const std::vector<std::int64_t>& shape) {
 
 // --- to_dlpack -------------------------------------------------------------------------------------------------------
 
-// What a consumer has, with all that it points to.
+// An Export belongs to a consumer, with all that it points to.
 template <typename Managed>
 struct Export {
   explicit Export(std::shared_ptr<PooledTensor> exported)
@@ -104,7 +104,7 @@ Managed* make_export(std::shared_ptr<PooledTensor> tensor) {
   return &managed;
 }
 
-// Where that fails the tensor is back where it was.
+// Moves the tensor into an export. If that fails, the tensor is as before.
 template <typename Managed>
 Managed* make_export(PooledTensor& tensor) {
   const auto shared = std::make_shared<PooledTensor>(std::move(tensor));
@@ -148,7 +148,7 @@ TensorSpec spec_of(const DLTensor& tensor) {
   require_usable(tensor);
   TensorSpec spec{{}, dtype_of(tensor.dtype), tensor.device.device_id};
   if (tensor.ndim > 0) spec.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
-  static_cast<void>(spec.bytes());  // throws for a shape that is none
+  static_cast<void>(spec.bytes());  // throws for an invalid shape
   return spec;
 }
 
@@ -183,7 +183,7 @@ DLManagedTensor* to_dlpack_unversioned(std::shared_ptr<PooledTensor> tensor) {
   return make_export<DLManagedTensor>(std::move(tensor));
 }
 
-// The stride of a single element is nobody's business.
+// Returns whether the tensor is contiguous. The stride of a single element does not matter.
 bool ForeignTensor::is_contiguous() const {
   const std::vector<std::int64_t> dense = row_major(spec_.shape);
   for (std::size_t i = 0; i < dense.size(); ++i) {

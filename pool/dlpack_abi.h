@@ -1,7 +1,7 @@
-// DLPack's structures as its ABI lays them out: what dlpack/dlpack.h of DLPack 1.1 says of them (github.com/dmlc/dlpack,
-// Apache-2.0), as far as it is used here. Written down because distributions still ship 0.6, which has no
+// DLPack's structures as its ABI lays them out: as dlpack/dlpack.h of DLPack 1.1 describes them (github.com/dmlc/dlpack,
+// Apache-2.0), as far as they are used here. Written down because distributions still ship 0.6, which has no
 // DLManagedTensorVersioned; 1.2 and 1.3 lay them out alike. tests/pytorch/test_pools.py compares this with PyTorch's copy.
-// Nothing that is installed includes this: who looks into the structures takes DLPack's own header.
+// Nothing that is installed includes this: a program that reads the structures takes DLPack's own header.
 #pragma once
 
 #include <cstdint>

@@ -103,7 +103,7 @@ void trim_above_high_water(PoolBooks& books) noexcept {
   }
 }
 
-// What validate() of a pool compares: everything that PoolBooks holds twice.
+// The comparisons of a pool's validate(): everything that PoolBooks holds twice.
 
 namespace {
 

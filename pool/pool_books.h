@@ -1,10 +1,10 @@
 // The state of a pool, and the lock that guards it. PoolCore owns it; the operations on it (PoolSearch, growing and trimming)
 // take it by reference.
 //
-// Invariants, while nobody holds the mutex: (1) each slot is with a tensor, in one thread's stack, or in the list of
-// free slots; (2) while a recall lasts all stacks are empty, and so what is free is in the list; (3) the list has a
-// place for every slot under the stream that the slot names; (4) a closed pool stays recalled, so that the release of
-// its last tensor takes the mutex and sees that it is the last, without a count on the fast path.
+// Invariants, while the mutex is free: (1) each slot is with a tensor, in one thread's stack, or in the list of free
+// slots; (2) while a recall lasts all stacks are empty, and so all free slots are in the list; (3) the list has a place
+// for every slot under the stream that the slot names; (4) a closed pool stays recalled, so that the release of its
+// last tensor takes the mutex and sees that it is the last, without a count on the fast path.
 //
 // Thread safety: the mutex is held, but for `memory`, which needs none. Operations let it go around calls of the
 // allocator and of the device; meanwhile one thread adds a slab (growing), and one removes slabs (trimming).
@@ -76,7 +76,7 @@ void add_slab(PoolBooks& books, std::size_t slots, StreamKey stream) CACHALOT_RE
 // go. Requires: no other thread trims. Throws the first error of the allocator; slabs that it refused stay the pool's.
 std::size_t trim_slabs(PoolBooks& books, std::size_t keep) CACHALOT_REQUIRES(books.mutex);
 
-// The same as far as the high-water mark says, if the pool has one. What fails now is left for another time.
+// Trims down to the high-water mark, if the pool has one. A failed release is left for a later call.
 void trim_above_high_water(PoolBooks& books) noexcept CACHALOT_REQUIRES(books.mutex);
 
 CACHALOT_END

@@ -65,7 +65,7 @@ PoolSlot* PoolSearch::find_of_other_stream() {
   return *captures_ ? nullptr : books_.free.pop_any();
 }
 
-// Without the mutex held.
+// Requires that the mutex is not held.
 bool PoolSearch::captures() {
   if (!captures_) captures_ = books_.memory.streams().captures(stream_);
   return *captures_;
@@ -84,7 +84,7 @@ bool PoolSearch::grow_instead_of_waiting() {
   }
 }
 
-// True: there may be slots now.
+// Returns true if there may be slots now.
 bool PoolSearch::grow() {
   if (!may_grow_) return false;
   const std::size_t slots = next_slab_slots(books_);
@@ -97,7 +97,7 @@ bool PoolSearch::grow() {
   return true;
 }
 
-// True: there may be slots now.
+// Returns true if there may be slots now.
 bool PoolSearch::recall_once() {
   if (recall_) return false;
   recall_.emplace(books_.stacks);
@@ -120,7 +120,8 @@ class CountedWaiter {
 
 }  // namespace
 
-// The recall lasts, so every release takes the mutex and sees that a thread waits. False: the search may not wait.
+// The recall lasts, so every release takes the mutex and sees that a thread waits. Returns false if the search may not
+// wait.
 bool PoolSearch::await_release() {
   if (if_none_ == IfNone::fail) return false;
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return false;
@@ -135,7 +136,7 @@ bool PoolSearch::await_release() {
   return true;
 }
 
-// False: a capture is in the way.
+// Returns false if a capture forbids it.
 bool PoolSearch::make_usable(PoolSlot& slot) {
   const bool is_ready = slot.stream == stream_ && (slot.attention & ~PoolSlot::kUnused) == 0;
   std::uint64_t waits = 0;
@@ -156,7 +157,7 @@ bool PoolSearch::make_usable(PoolSlot& slot) {
   return may_use;
 }
 
-// Without the mutex held: the slot is in no list.
+// Requires that the mutex is not held; the slot is in no list.
 bool PoolSearch::queue_waits_and_fill(const PoolSlot& slot, std::uint64_t& waits) {
   if (slot.stream != stream_ || slot.has_other_users()) {
     if (captures() || !books_.memory.streams().put_users_before(slot, stream_, waits)) return false;
@@ -215,7 +216,7 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
       books_(spec_, check(options), own_stack_, std::move(owned), allocator, std::move(budget)),
       own_stack_(*this) {}
 
-// Where the device refuses, the slab stays the allocator's.
+// Frees the slabs. If the device refuses, the slab stays the allocator's.
 PoolCore::~PoolCore() {
   for (const auto& slab : books_.slabs) {
     try {
@@ -291,7 +292,7 @@ bool PoolCore::release_to_stack(PoolSlot& slot) noexcept {
   return has_place;
 }
 
-// True: it was the last tensor of a closed pool.
+// Returns true if it was the last tensor of a closed pool.
 bool PoolCore::release_with_mutex(PoolSlot& slot) noexcept {
   const Lock lock(books_.mutex);
   ThreadStacks& stacks = books_.stacks;
@@ -321,7 +322,7 @@ void PoolCore::record_stream(PoolSlot& slot, Stream other) {
   slot.record_user(books_.memory.streams().remember(other));
 }
 
-// Where the use cannot be recorded, the other stream has waited in vain.
+// Shares the slot with another stream. If the use cannot be recorded, that stream has waited needlessly.
 void PoolCore::share(PoolSlot& slot, Stream other_handle) {
   require_own_process();
   PoolStreams& streams = books_.memory.streams();

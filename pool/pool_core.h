@@ -70,7 +70,7 @@ class PoolSearch {
   const StreamKey stream_;
   const IfNone if_none_;
   const Deadline deadline_;
-  std::optional<bool> captures_;  // whether the stream does; asked when first needed
+  std::optional<bool> captures_;  // true if the stream does; asked when first needed
   bool may_grow_ = true;
   bool has_waited_ = false;
   std::optional<StackRecall> recall_;

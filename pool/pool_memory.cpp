@@ -111,7 +111,7 @@ void PoolStreams::end(Stream handle) {
   forget_streams_that_are_done();
 }
 
-// The caller holds ends_ alone, so nobody else changes the table's ends.
+// The caller holds ends_ alone, so no other thread changes the table's ends.
 void PoolStreams::forget_streams_that_are_done() {
   std::vector<std::pair<StreamKey, std::shared_ptr<const OwnedEvent>>> ended;
   {

@@ -37,13 +37,13 @@ class PoolStreams {
   // Returns the handle of a stream that was remembered and has not ended.
   Stream handle_of(StreamKey stream);
   bool captures(StreamKey stream);
-  // Records the stream's last event, for whoever comes after its work. Throws InvalidArgument while it captures.
+  // Records the stream's last event, for all work that comes after its own. Throws InvalidArgument while it captures.
   void end(Stream handle);
 
   // Lets `after` wait for the work of `before`, unless that is known to be done.
   void put_before(StreamKey before, StreamKey after);
-  // Lets `stream` wait for all work on the slot. False: one of its users captures, and nothing was done. Counts the
-  // waits, of which some may have been queued when this throws.
+  // Lets `stream` wait for all work on the slot. Returns false if one of its users captures; then nothing was done.
+  // Counts the waits, of which some may have been queued when this throws.
   bool put_users_before(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits);
   // Calls use(handle) for a stream that lives; waits on the host for the work of one that has ended.
   void use_or_await(StreamKey stream, const std::function<void(Stream handle)>& use);
@@ -55,7 +55,7 @@ class PoolStreams {
   // A stream that is not immortal.
   struct Mortal {
     Stream handle = nullptr;
-    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null: it has not
+    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null: it lives
   };
 
   // Returns nullopt for a stream that has ended and whose work is done.
@@ -66,7 +66,7 @@ class PoolStreams {
   const std::shared_ptr<Device> device_;
   const bool immortal_;  // all streams are
   StreamOrder order_;
-  // Held shared around calls with the handle of a stream that may end, and alone by whoever ends one.
+  // Held shared around calls with the handle of a stream that may end, and alone by a thread that ends one.
   std::shared_mutex ends_;
   mutable SpinMutex mutex_;
   // Streams that are not immortal, unless they have ended and their work is done.
@@ -96,7 +96,7 @@ class PoolMemory {
   std::size_t tensor_bytes() const { return tensor_bytes_; }
   PoolStreams& streams() { return streams_; }
 
-  // To be called before the host allocates tables for so many. Throws InvalidArgument if they are more than any
+  // To be called before the host allocates tables for `slots`. Throws InvalidArgument if they are more than any
   // allocation, and OutOfMemory if they are more than all of the device.
   void require_fits(std::size_t slots) const;
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, StreamKey stream);

@@ -62,13 +62,13 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
   const TensorPoolOptions options_;
   std::atomic<std::size_t> held_{0};  // grows with making_room_ held
   std::atomic<std::size_t> peak_{0};
-  std::mutex making_room_;  // held across calls of the allocator, by who grows
+  std::mutex making_room_;  // held across calls of the allocator, by a growing pool
   mutable SpinMutex mutex_;
   std::unordered_map<TensorSpec, Entry> pools_ CACHALOT_GUARDED_BY(mutex_);
   std::uint64_t uses_ CACHALOT_GUARDED_BY(mutex_) = 0;
 };
 
-// Who trims waits for no room: so those who want some may wait for who trims.
+// Charges the bytes. A thread that trims waits for no room: so threads that want room may wait for one that trims.
 void PoolSet::State::charge(std::size_t bytes, int device) {
   const std::lock_guard<std::mutex> lock(making_room_);
   if (bytes <= budget_ && !has_room(bytes)) {

@@ -57,7 +57,7 @@ void for_each_user(const PoolSlot& slot, Visit&& visit) {
 
 // One allocation, and its slots.
 struct PoolSlab {
-  void* memory = nullptr;  // what the allocator returned; null once it went back
+  void* memory = nullptr;  // the allocator's address; null once it went back
   std::size_t bytes = 0;   // as asked of the allocator
   StreamKey stream;        // that it was asked for
   std::size_t count = 0;
@@ -118,8 +118,8 @@ class FreeSlots {
   std::size_t most_stacks_ = kFewStacks;
 };
 
-// The pool's slabs, but for those that are detached: they are on their way to the allocator, and may come back.
-// Thread safety: none; the pool's mutex guards it, and the list of free slots.
+// The pool's slabs, except those that are detached: they are on their way to the allocator, and may come back. Thread
+// safety: none; the pool's mutex guards it, and the list of free slots.
 class SlabList {
  public:
   using Slabs = std::vector<std::unique_ptr<PoolSlab>>;
@@ -132,7 +132,7 @@ class SlabList {
   void add(std::unique_ptr<PoolSlab> slab);
 
   // Takes out wholly free slabs, those made last first, while more than `keep` slots are free. Each comes back by
-  // `reattach` or goes for good by `forget`. Requires: a recall lasts. Throws std::bad_alloc.
+  // `reattach` or leaves permanently by `forget`. Requires: a recall lasts. Throws std::bad_alloc.
   Slabs detach_free(std::size_t keep);
   void reattach(std::unique_ptr<PoolSlab> slab);
   void forget(const PoolSlab& slab);
@@ -150,7 +150,7 @@ class SlabList {
   std::size_t size_ = 0;  // the detached ones included
 };
 
-// What a pool counts: its slots and bytes, its tensors in use, and what it did (PoolStats).
+// The counts of a pool: its slots and bytes, its tensors in use, and what it did (PoolStats).
 // Thread safety: none; the pool's mutex guards it.
 class PoolFigures {
  public:

@@ -95,7 +95,7 @@ void ThreadStacks::set_pool_slots(std::size_t slots) {
 }
 
 // Few slots never hide in other threads' stacks: together they hold a quarter at most. A single thread hides them from
-// nobody.
+// no other.
 std::uint32_t ThreadStacks::share() const {
   std::size_t share = threads() == 1 ? pool_slots_ : pool_slots_ / (4 * threads());
   if (high_water_) share = std::min(share, *high_water_ / (2 * threads()));

@@ -27,12 +27,12 @@ CACHALOT_BEGIN
 // it returned. An acquire takes a slot out and a release puts one in, so the number changes as count() does, by
 // `supplied_ - count()`: a release counts nothing, and an acquire only itself.
 //
-// Thread safety: its thread uses it between enter() and leave(). Whoever holds the pool's mutex uses it, too, if it is
-// his own or was recalled; and may call gather() and set_limit() at any time.
+// Thread safety: its thread uses it between enter() and leave(). A thread that holds the pool's mutex uses it, too, if
+// it is the thread's own or was recalled; and may call gather() and set_limit() at any time.
 class alignas(kCacheLine) SlotStack : public Recallable {
  public:
-  // Where one thread acquires and another releases, half a stack goes through the list at once. What the mutex and its
-  // cache lines cost is divided by that: with 32 places a tensor took 3 ns more, with 512 as long as with 128.
+  // Half a stack goes through the list at once if one thread acquires and another releases. The cost of the mutex and
+  // its cache lines is divided by that: with 32 places a tensor took 3 ns more, with 512 as long as with 128.
   static constexpr std::uint32_t kPlaces = 128;
 
   std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
@@ -77,9 +77,9 @@ class alignas(kCacheLine) SlotStack : public Recallable {
   // Exchanges the top and the highest slot that was last used on `stream`; false: there is none. `plain`: only a slot
   // that can be handed out as it is.
   bool move_to_top(StreamKey stream, bool plain);
-  // Takes the slot on top out; who takes it counts it as acquired, or not. Requires: not empty.
+  // Takes the slot on top out; the caller counts it as acquired, or not. Requires: not empty.
   PoolSlot& take_top();
-  // The oldest so many.
+  // Returns the oldest `slots`.
   std::span<PoolSlot* const> oldest(std::uint32_t slots) const { return {places_.data(), slots}; }
   // They went elsewhere.
   void drop_oldest(std::uint32_t slots);
@@ -93,7 +93,7 @@ class alignas(kCacheLine) SlotStack : public Recallable {
     if (const auto left = static_cast<std::int32_t>(count); left < lowest_.load(std::memory_order_relaxed))
       lowest_.store(left, std::memory_order_relaxed);
   }
-  // So many slots came, or (negative) went, otherwise than by the thread's acquires and releases.
+  // Notes that `slots` came, or (negative) went, otherwise than by the thread's acquires and releases.
   void supply(std::int32_t slots) {
     supplied_ += slots;
     lowest_.store(lowest_.load(std::memory_order_relaxed) + slots, std::memory_order_relaxed);
@@ -136,12 +136,12 @@ class OwnStack {
 
   // Returns the slot on top, if it was last used on the stream and can be handed out as it is; nullptr: see elsewhere.
   CACHALOT_FAST_PATH PoolSlot* try_pop(StreamKey stream) const;
-  // False: there is no stack, or no place.
+  // Returns false if there is no stack, or no place.
   CACHALOT_FAST_PATH bool try_push(PoolSlot& slot) const;
 
   // Returns the thread's stack, which is the one last used from now on; nullptr: the thread has none.
   SlotStack* find() const { return is_last_used() ? last_used_.stack : look_up(); }
-  // Whether it is the one last used.
+  // Returns whether the thread's stack is the one last used.
   bool is_last_used() const { return last_used_.pool == pool_; }
   // The thread has the stack from now on. Throws std::bad_alloc.
   void assign(SlotStack& stack) const {
@@ -183,10 +183,10 @@ class ThreadStacks {
   void set_pool_slots(std::size_t slots);
   std::size_t may_hold() const { return may_hold_; }
 
-  // Moves the oldest slots to the list, until so many are left. Requires: the stack is the thread's own, or recalled.
+  // Moves the oldest slots to the list, until `left` remain. Requires: the stack is the thread's own, or recalled.
   void spill(SlotStack& stack, std::uint32_t left);
   void spill_own();
-  // Fills the stack with slots of the stream from the list, to half of what it may hold.
+  // Fills the stack with slots of the stream from the list, up to half of its limit.
   void refill(SlotStack& stack, StreamKey stream);
 
   bool is_recalled() const { return recalls_ > 0; }
@@ -197,7 +197,7 @@ class ThreadStacks {
   void gather(PoolFigures& figures);
 
   std::size_t metadata_bytes() const;  // beside its own size
-  // Returns "" or what is wrong in a pool of so many slots. Requires: a recall lasts.
+  // Returns "" or what is wrong in a pool of `slots`. Requires: a recall lasts.
   std::string first_broken_rule(std::size_t slots) const;
 
  private:
