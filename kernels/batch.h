@@ -16,7 +16,7 @@ inline constexpr unsigned kWordsAThread = 4;  // of a tile, which a thread loads
 inline constexpr std::size_t kWordBytes = 16;
 inline constexpr std::size_t kTileBytes = kWordBytes * kWordsAThread * kThreadsABlock;
 
-// What 4 KiB of arguments hold, which every driver and GPU allows.
+// The items that fit into 4 KiB of arguments, which every driver and GPU allows.
 inline constexpr unsigned kItemsALaunch = 120;
 
 // A stretch has a tile for every begun kTileBytes.
@@ -27,7 +27,7 @@ struct Batch {
   unsigned count;
 };
 
-// Of at most kItemsALaunch items.
+// Returns a batch of at most kItemsALaunch items.
 template <typename Item>
 Batch<Item> batch_of(Span<const Item> items) {
   Batch<Item> batch;

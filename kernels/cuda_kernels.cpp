@@ -102,7 +102,7 @@ const CudaModule* module_for(CudaDevice& device) {
 constexpr std::size_t kAnswers = std::size_t{11} * kItemsALaunch;  // spans that are verified before the host waits
 constexpr std::uint64_t kMostBlocks = 4096;  // of one launch: several for each multiprocessor of any GPU
 
-// What every driver and GPU takes as arguments.
+// The arguments fit into the size that every driver and GPU takes.
 static_assert(sizeof(Batch<PatternSpan>) + sizeof(Address) <= 4096 && sizeof(Batch<BlockMove>) <= 4096);
 
 Address allocate_answers(Device& device) {
@@ -114,7 +114,7 @@ Address allocate_answers(Device& device) {
                     device.index(), kBytes);
 }
 
-// Calls use(part, place of its first item) for parts of at most so many items.
+// Calls use(part, place of its first item) for parts of at most `most` items.
 template <typename Item, typename Use>
 void for_each_part(Span<const Item> items, std::size_t most, Use&& use) {
   for (std::size_t first = 0; first < items.size(); first += most) {
@@ -141,7 +141,7 @@ class CudaKernels final : public Kernels {
   ~CudaKernels() override {
     try {
       device_->free(answers_);
-    } catch (const CudaError&) {  // the device is lost, or captures: a destructor has nobody to tell
+    } catch (const CudaError&) {  // the device is lost, or captures: a destructor cannot report it
     }
   }
 

@@ -12,8 +12,9 @@ CACHALOT_BEGIN
 // device_code.ptx, which the driver compiles for its GPU, and keeps for the next program.
 extern const char* const kDeviceCode;
 
-// The kernels of the device. They are loaded into its context once for all callers and for good: a graph may hold a kernel
-// for as long as the context lives. Null where the driver cannot compile them, which is said on stderr, once.
+// Returns the kernels of the device. They are loaded into its context once for all callers and permanently: a graph may
+// hold a kernel for as long as the context lives. Null where the driver cannot compile them, which is said on stderr,
+// once.
 // Throws OutOfMemory, also where the device does not have the memory for the answers, and CudaError for any other failure.
 std::unique_ptr<Kernels> cuda_kernels(std::shared_ptr<CudaDevice> device);
 

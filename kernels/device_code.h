@@ -18,7 +18,7 @@
 
 CACHALOT_BEGIN
 
-// What a thread loads or stores at once.
+// The unit that a thread loads or stores at once.
 struct Word {
   std::uint64_t low;
   std::uint64_t high;
@@ -160,13 +160,13 @@ CACHALOT_HOST_DEVICE void verify_patterns(const Machine& machine, const Batch<Pa
 
 // ---- Moves ----------------------------------------------------------------------------------------------------------
 
-// How far the source of a destination's word is behind a multiple of 16.
+// Returns the distance of the source of a destination's word from the multiple of 16 before it.
 CACHALOT_HOST_DEVICE inline unsigned shift_of(const BlockMove& move) {
   return static_cast<unsigned>((move.from - move.to) % kWordBytes);
 }
 
-// Of the destination. Where words of the source lie otherwise, each is cut out of two, and both must be in the source: the
-// first may begin `shift` bytes before it, the second may end 16 - `shift` bytes behind it.
+// Returns the layout of the destination's words. If words of the source lie otherwise, each is cut out of two, and both
+// must be in the source: the first may begin `shift` bytes before it, the second may end 16 - `shift` bytes behind it.
 CACHALOT_HOST_DEVICE inline WordLayout layout_of(const BlockMove& move) {
   const std::size_t to_next = bytes_to_next_word(move.to);
   const unsigned shift = shift_of(move);
@@ -180,7 +180,7 @@ CACHALOT_HOST_DEVICE inline Word cut_out(const Word& first, const Word& second, 
   const std::uint64_t parts[3] = {is_far ? first.high : first.low, is_far ? second.low : first.high,
                                   is_far ? second.high : second.low};
   const unsigned bits = shift % 8 * 8;
-  const unsigned others = 63 - bits;  // in two steps, since a shift by 64 is none
+  const unsigned others = 63 - bits;  // in two steps, since a shift by 64 is undefined
   return {(parts[0] >> bits) | (parts[1] << 1 << others), (parts[1] >> bits) | (parts[2] << 1 << others)};
 }
 

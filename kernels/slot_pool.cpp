@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostBytes = std::size_t{1} << 60;
 constexpr std::size_t kSlabAlignment = 256;  // as cudaMalloc's
 
-// Where things are in the allocation: control, words, slots.
+// The layout of the allocation: control, words, slots.
 struct Layout {
   Layout(std::size_t slots, std::size_t slot_bytes) {
     CACHALOT_REQUIRE(slots > 0, "a slot pool of 0 slots: it must have at least one");
@@ -32,7 +32,8 @@ struct Layout {
   std::size_t bytes = 0;
 };
 
-// Control and words of a pool whose slots are all free: the last word's places behind the last slot are taken for good.
+// Control and words of a pool whose slots are all free: the last word's places behind the last slot are taken
+// permanently.
 std::vector<std::byte> initial_head(const Layout& layout, std::size_t slots) {
   std::vector<std::byte> head(layout.slab_offset);
   const SlotPoolControl control;

@@ -12,7 +12,7 @@ CACHALOT_BEGIN_API
 /// Clang's builtins: std::atomic_ref is C++20.
 class OneThread {
  public:
-  using Word = unsigned long long;  ///< what the atomics work on
+  using Word = unsigned long long;  ///< the type of the atomics
 
   /// Returns the number of threads in the group.
   unsigned size() const { return 1; }

@@ -22,7 +22,7 @@ inline constexpr unsigned kSlotsAWord = 64;
 /// A SlotPoolControl holds the counters of a SlotPool in device memory. Counters that many threads
 /// write lie on cache lines of their own.
 struct SlotPoolControl {
-  using Count = unsigned long long;  ///< what CUDA's atomics take
+  using Count = unsigned long long;  ///< the type of CUDA's atomics
   alignas(64) Count live = 0;        ///< slots taken, and for a moment takes that are being refused
   alignas(64) Count given = 0;       ///< slots given back
   alignas(64) Count high_water = 0;  ///< the most slots that were taken at once

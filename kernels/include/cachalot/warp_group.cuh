@@ -15,7 +15,7 @@ CACHALOT_BEGIN_API
 /// all members, except rank().
 class WarpGroup {
  public:
-  using Word = unsigned long long;  ///< what the atomics work on
+  using Word = unsigned long long;  ///< the type of the atomics
 
   /// Makes the group of the threads that are active here.
   __device__ WarpGroup() : WarpGroup(__activemask()) {}
