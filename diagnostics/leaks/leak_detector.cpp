@@ -46,13 +46,14 @@ void thin_out(Samples& samples) {
 
 }  // namespace
 
-// When samples are taken: at the ends of the newest iterations; at the ends of some, over the whole run; and between
+// The moments of samples: at the ends of the newest iterations; at the ends of some, over the whole run; and between
 // allocations, which are judged where iterations are too few, or the program has gone on for long after the last.
 enum Moments : std::size_t { kIterations, kWholeRun, kAllocations };
 template <typename Value>
 using ByMoments = std::array<Value, 3>;
 
-// Of all devices. In step with the allocator's own where all Changes are seen: with the guard on only those of blocks are.
+// Sums over all devices. In step with the allocator's own where all Changes are seen: with the guard on only those of
+// blocks are.
 struct MemorySums {
   std::size_t reserved = 0;
   std::size_t allocated = 0;
@@ -95,7 +96,7 @@ class SampleClock {
   std::minstd_rand random_;
 };
 
-// The live blocks that were allocated while somebody watched, by where they came from.
+// The live blocks that were allocated during a watch, by their call sites.
 // Invariant: a site's live bytes and blocks are the sums over its blocks. Not thread-safe.
 class SiteTable {
  public:
@@ -109,7 +110,7 @@ class SiteTable {
   };
 
   void allocated(const Change& change, const CallStack& stack) {
-    freed(change);  // a free that nobody told of: whoever has the address now is another block
+    freed(change);  // a free that was not reported: the address now belongs to another block
     Site& site = sites_.try_emplace(stack).first->second;
     site.stack = stack;
     blocks_.emplace(Key{change.device, change.address}, Block{&site, change.block_bytes, iterations_, Clock::now()});
@@ -119,7 +120,7 @@ class SiteTable {
     live_bytes_ += change.block_bytes;
     if (sites_.size() > 2 * blocks_.size() + kSpareSites) forget_empty_sites();
   }
-  // The block's bytes; nullopt when it was allocated before anybody watched.
+  // The block's bytes; nullopt when it was allocated before the watch.
   std::optional<std::size_t> freed(const Change& change) {
     const auto found = blocks_.find({change.device, change.address});
     if (found == blocks_.end()) return std::nullopt;
@@ -131,7 +132,8 @@ class SiteTable {
     return block.bytes;
   }
 
-  // What gave everything back is no leak from iteration to iteration. Its samples between allocations stay if `keeps_all`.
+  // A site that gave everything back does not leak from iteration to iteration. Its samples between allocations stay if
+  // `keeps_all`.
   void end_iteration(bool keeps_all) {
     ++iterations_;
     if (!keeps_all) forget_empty_sites();
@@ -161,7 +163,7 @@ class SiteTable {
         std::ranges::count_if(sites_, [](const auto& entry) { return entry.second.live_blocks > 0; }));
   }
 
-  // Those with live blocks that `wanted` picks, in no order. One pass over all live blocks.
+  // Returns the sites with live blocks that `wanted` picks, in no order. One pass over all live blocks.
   std::vector<AllocationSite> sites(const std::function<bool(const Site&)>& wanted) const {
     const Clock::time_point now = Clock::now();
     struct Gathered {
@@ -247,7 +249,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     using Action = Change::Action;
     const Lock lock(mutex_);
     try {
-      // Sampled before: what is needed for a moment only is free again before the next allocation.
+      // Sampled before: memory needed for a moment only is free again before the next allocation.
       if (change.action == Action::alloc && clock_.tick()) {
         take_spread_samples(kAllocations, clock_);
         if (options_.on_sample) options_.on_sample();
@@ -306,7 +308,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     report.idle_bytes = idle_[judged()].back();
     const auto idle = growth(idle_, judged());
     const auto reserved = growth(reserved_, judged());
-    // Where live memory grows more, what its segments leave idle is no finding of its own.
+    // Idle memory of segments is a finding of its own only if live memory does not grow more.
     if (idle && reserved && 2 * idle->slope > reserved->slope) report.idle_bytes_per_iteration = idle->slope;
     return report;
   }
@@ -331,7 +333,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     return growth_of(samples[moments], options_.min_confidence);
   }
   // Growth too slow for the newest iterations, that of a list for each epoch say; nullopt while these are all there are.
-  // It must last until the end: a cache that was full before then is none.
+  // It must last until the end: a cache that was full before then is not growth.
   std::optional<Trend> growth_over_run(const ByMoments<Samples>& samples) const CACHALOT_REQUIRES(mutex_) {
     const std::size_t distance = run_clock_.distance();
     auto trend = distance > 1 ? growth(samples, kWholeRun) : std::nullopt;
@@ -371,7 +373,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     Moments moments;  // kIterations or kAllocations
   };
 
-  // What grew from iteration to iteration did so, however long the program has gone on since.
+  // A site that grew from iteration to iteration is reported, no matter how long the program has gone on since.
   std::optional<Growing> growing_site(const SiteTable::Site& site) const CACHALOT_REQUIRES(mutex_) {
     if (has_iterations()) {
       if (const auto trend = growth(site.samples, kIterations)) return Growing{&site, *trend, kIterations};
@@ -476,7 +478,7 @@ class AllocationTrack::Watch final : public Watcher, public ForkAware {
     }
     ++totals_.allocated_blocks;
     totals_.allocated_bytes += change.block_bytes;
-    // What there was before and is freed makes room: it may be more than what is allocated.
+    // Freed memory from before the watch makes room: it may be more than the allocated memory.
     if (totals_.allocated_bytes > totals_.freed_bytes) {
       totals_.peak_bytes = std::max(totals_.peak_bytes, totals_.allocated_bytes - totals_.freed_bytes);
     }
@@ -509,7 +511,7 @@ void AllocationTrack::stop() {
 
 TrackReport AllocationTrack::report(std::size_t most) const { return watch_->report(most); }
 
-// What LeakDetector and AllocationTrack say, as text and as JSON.
+// The reports of LeakDetector and AllocationTrack, as text and as JSON.
 
 namespace {
 

@@ -21,7 +21,8 @@ std::size_t median_of(std::span<const std::size_t> samples) {
 
 double times_tied(double count) { return count * (count - 1) * (2 * count + 5); }
 
-// Of the sum of signs over all pairs, for samples in random order (Kendall, 1975). Equal samples lower it.
+// Returns the variance of the sum of signs over all pairs, for samples in random order (Kendall, 1975). Equal samples
+// lower it.
 double variance(std::span<const std::size_t> samples) {
   std::vector<std::size_t> sorted(samples.begin(), samples.end());
   std::ranges::sort(sorted);

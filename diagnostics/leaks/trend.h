@@ -1,4 +1,4 @@
-// Whether a series grows: a leak's live bytes do, at each step by about as much.
+// Tests whether a series grows: a leak's live bytes do, at each step by about as much.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Trend {
 
 inline constexpr std::size_t kFewestSamples = 8;  // with fewer, no series passes the test at 0.999
 
-// Of at least two samples, in their order.
+// Returns the trend of at least two samples, in their order.
 Trend trend_of(std::span<const std::size_t> samples);
 
 // The trend of a series that grows from third to third, above what it was before in the last one, with at least this

@@ -163,7 +163,7 @@ class PagesAtExit final : ForkAware {
     const Lock lock(current()->mutex_);
     for (const std::string& path : current()->paths_) unlink(path.c_str());
   }
-  // The pages are the parent's, and the mutex may be locked for good: the child gets new ones.
+  // The pages are the parent's, and the mutex may be locked permanently: the child gets new ones.
   void on_fork() noexcept override {
     current() = new PagesAtExit;  // NOLINT(bugprone-unhandled-exception-at-new): a child without memory for it ends
   }
@@ -208,8 +208,8 @@ void order_writes() {
 
 // The file of a statistics page, as the process that publishes it sees it.
 //
-// It is written by system calls and not through a mapping: where somebody truncates the file, or the memory behind it runs out,
-// a call fails, and the program does not die of SIGBUS.
+// It is written by system calls and not through a mapping: if another process truncates the file, or the memory behind it runs
+// out, a call fails, and the program does not die of SIGBUS.
 class PageFile {
  public:
   // Makes the file, with a name that no other has and room for `devices` devices, and removes it at the end of the process.
@@ -272,7 +272,7 @@ class PageFile {
   }
 
  private:
-  // O_EXCL does not follow a link, and takes no file that somebody else has put there.
+  // O_EXCL does not follow a link, and takes no file that another user has put there.
   void create(const std::string& directory) {
     for (int number = 0; number < kMostPages; ++number) {
       path_ = formatted("{}/cachalot.{}.{}", directory, getpid(), number);
@@ -285,7 +285,7 @@ class PageFile {
     throw InvalidArgument(formatted("the statistics page cannot be made: {} has {} files cachalot.{}.*", directory,
                                     kMostPages, getpid()));
   }
-  // What cannot be written stays old: readers see by the time how old it is.
+  // A figure that cannot be written stays old: readers see its age by the time.
   void put(const void* bytes, std::size_t count, std::size_t offset) const {
     const ssize_t written = pwrite(descriptor_, bytes, count, static_cast<off_t>(offset));
     static_cast<void>(written);
@@ -303,9 +303,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// A refresh may take a part of a processor: 1 in so many.
+// A refresh may take a part of a processor: 1 in kRestPerWork.
 constexpr int kRestPerWork = 2000;
-// How long the page is refreshed often for one read.
+// The time for which one read keeps the page's refreshes frequent.
 constexpr std::chrono::seconds kInterestLasts{3};
 
 std::string directory_of(const PublishOptions& options) {

@@ -26,7 +26,7 @@ struct TrackReport {
   std::uint64_t freed_earlier_bytes = 0;   ///< bytes of these
   std::size_t left_blocks = 0;             ///< blocks allocated and not freed
   std::size_t left_bytes = 0;              ///< bytes of these
-  /// The most that allocated_bytes exceeded freed_bytes: the peak above what was allocated at the
+  /// The most that allocated_bytes exceeded freed_bytes: the peak above the memory allocated at the
   /// start.
   std::size_t peak_bytes = 0;
   std::size_t site_count = 0;         ///< places that left something

@@ -80,7 +80,7 @@ struct LeakReport {
 /// like a leak until it is full.
 ///
 /// A site is a leak, too, if samples of the whole run pass these tests and the largest is in the
-/// last sixth: `window` samples are at most so many steps apart that they cover all steps.
+/// last sixth: the distance of samples lets `window` of them cover all steps.
 ///
 /// The detector also samples by itself, after a number of allocations, which doubles when `window`
 /// samples are full, so that they cover the whole run. It judges by these samples where there are

@@ -54,7 +54,7 @@ struct StatisticsPageHeader {
   std::uint64_t sequence;      ///< odd while the figures are written
   std::int64_t refreshed_ns;   ///< when the figures were taken, in nanoseconds of Unix time
   std::int64_t elapsed_ns;     ///< the same on a clock that does not jump, since publishing began
-  std::uint64_t refreshes;     ///< how often the figures were taken
+  std::uint64_t refreshes;     ///< the number of times that the figures were taken
   std::int64_t cpu_ns;         ///< processor time of the thread that takes them, so far
   std::uint64_t reserved[16];  ///< 0
 };
@@ -76,7 +76,7 @@ struct StatisticsPagePool {
 /// program resets them (reset_peak_stats, reset_accumulated_stats).
 struct StatisticsPageDevice {
   std::int32_t index;                  ///< the process's number of the device
-  std::uint32_t pool_count;            ///< pools that there are
+  std::uint32_t pool_count;            ///< the number of pools
   std::uint32_t listed_pools;          ///< of those, in `pools`
   std::uint32_t has_uuid;              ///< 1 if `uuid` is known
   unsigned char uuid[16];              ///< of the GPU or MIG instance
