@@ -150,8 +150,8 @@ class CachingDeviceAllocator {
   std::size_t min_bin_bytes;     ///< bytes of the least bin
   std::size_t max_bin_bytes;     ///< bytes of the largest bin
   std::size_t max_cached_bytes;  ///< limit of cached bytes per device
-  const bool skip_cleanup;       ///< true: the destructor frees nothing
-  bool debug = false;            ///< true: events are printed on stdout
+  const bool skip_cleanup;       ///< if true, the destructor frees nothing
+  bool debug = false;            ///< if true, events are printed on stdout
   GpuCachedBytes cached_bytes;   ///< bytes of cached and live blocks
   CachedBlocks cached_blocks;    ///< free blocks
   BusyBlocks live_blocks;        ///< blocks in use

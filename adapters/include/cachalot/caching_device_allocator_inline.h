@@ -205,7 +205,7 @@ inline void CachingDeviceAllocator::allocate_new(BlockDescriptor& block) {
   }
 }
 
-// Without the lock: callbacks of the heap may use this cache.
+// Requires that the lock is not held: callbacks of the heap may use this cache.
 inline void CachingDeviceAllocator::allocate_memory(BlockDescriptor& block) {
   // CUDA gives an address for 0 bytes, too.
   const std::size_t bytes = std::max<std::size_t>(block.bytes, 1);

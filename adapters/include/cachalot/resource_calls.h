@@ -33,9 +33,9 @@ CACHALOT_BEGIN_API
 struct ResourceRequest {
   std::size_t bytes = 0;      ///< asked for
   std::size_t alignment = 0;  ///< of the address; a power of two
-  Stream stream = nullptr;    ///< whose order the call belongs to
-  /// True: the call belongs to no stream's order. What it allocates may be used at once, by work on
-  /// any stream; work that uses what it frees is done.
+  Stream stream = nullptr;    ///< the stream in whose order the call is
+  /// The call belongs to no stream's order. Memory that it allocates may be used at once, by work
+  /// on any stream; work that uses memory that it frees is done.
   bool is_synchronous = false;
 };
 
