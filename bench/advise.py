@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `cachalot advise` promises of settings, beside what the same programs reserve when they run with these settings.
+"""Compares the promises of `cachalot advise` on settings with the memory that the same programs reserve when they run with these
+settings.
 
     bench/advise.py [--command build/release/tools/cachalot] [--python PYTHON]
 
@@ -70,13 +71,13 @@ def write_programs(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def outside_environment() -> dict[str, str]:
-    """Without what a test runs on."""
+    """Returns the environment without the variables of a test."""
     return {name: value for name, value in os.environ.items()
             if not name.startswith(("CACHALOT_SIM_", "LD_PRELOAD", "CACHALOT_CONF", "PYTORCH_"))}
 
 
 def promised(command: str, python: str, program: pathlib.Path) -> dict[str, dict]:
-    """By policy, what advise tells of the program."""
+    """Returns advise's answers on the program, by policy."""
     words = [command, "advise", "--gpu", "h100", "--context", "none", "--no-times", "--json", "--", python, str(program)]
     done = subprocess.run(words, env=outside_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -101,7 +102,7 @@ def real(command: str, python: str, program: pathlib.Path, line: str) -> int:
 
 
 def compare(command: str, python: str, program: pathlib.Path, settings: tuple[str, ...]) -> list[tuple[str, int, int]]:
-    """For PyTorch's default and each setting, what was promised and what a run reserves."""
+    """Returns, for PyTorch's default and each setting, the promised memory and that reserved by a run."""
     told = promised(command, python, program)
     return [(policy, told[policy]["peak_reserved_bytes"], real(command, python, program, told[policy]["line"]))
             for policy in ("native", *settings)]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What `cachalot explain` says memory is for, beside what the program itself knows.
+"""Compares the purposes of memory by `cachalot explain` with the program's own knowledge.
 
     bench/categories.py [--build build/release] [--folder FOLDER] [--stacks all|python] [--libraries] [--all] [PROGRAM...]
 
 Runs each program of categories_programs.py in a child process and records its history. A program says which tensors are its
-parameters, gradients, optimizer state, saved activations, caches and inputs, when it has them (Truth). What it never names and
-frees is a temporary. Prints, for the memory at the peak (or when memory ran out), the share of bytes whose category is the right
-one, and each kind of error. Workspaces of libraries, which no program knows, are left out. The exit code is 1 below 97 %.
+parameters, gradients, optimizer state, saved activations, caches and inputs, when it has them (Truth). Memory that it never names
+and frees is a temporary. Prints, for the memory at the peak (or when memory ran out), the share of bytes whose category is the
+right one, and each kind of error. Workspaces of libraries, which no program knows, are left out. The exit code is 1 below 97 %.
 
 Needs PyTorch, and the simulated runtime as the tests load it: LD_PRELOAD=B/simulator/libcachalot_simulator.so and
 LD_LIBRARY_PATH=B/simulator/driver, where B is the build folder.
@@ -36,7 +36,7 @@ import categories_programs
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WANTED = 0.97
 
-# What a program may call a block, the strongest first: a gradient that is an input of the next pass is a gradient.
+# The program's names for a block, the strongest first: a gradient that is an input of the next pass is a gradient.
 KINDS = ("parameters", "optimizer state", "gradients", "caches", "communication", "kept", "input", "activations")
 # PyTorch's workspaces for cuBLAS and cuBLASLt, which some libraries free at the end.
 WORKSPACES = (32 * 2**20, 2**20)
@@ -45,7 +45,7 @@ OF_INPUT = ("unknown", "activations")
 
 
 class Truth:
-    """What a program knows of its memory: blocks by address, and when it knew it, counted in allocations."""
+    """A program's knowledge of its memory: blocks by address, and the time of the knowledge, counted in allocations."""
 
     def __init__(self, stacks: str) -> None:
         self.stacks = stacks

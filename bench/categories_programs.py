@@ -366,7 +366,7 @@ def static_cache(truth: Any) -> None:
 
 @contextlib.contextmanager
 def runs_out_of_memory() -> Iterator[None]:
-    """What is in it runs out of memory, or the program fails."""
+    """Requires that its body runs out of memory; otherwise the program fails."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -1,4 +1,4 @@
-// What the driver's calls cost on this machine's first GPU: a markdown table for docs/measurements and for the latency
+// Measures the driver's calls on this machine's first GPU: a markdown table for docs/measurements and for the latency
 // model. Says so and exits 0 where there is no GPU.
 //
 // `device_costs --simulated` runs the same calls on a simulated device: the host time of the simulation, which shows

@@ -5,8 +5,8 @@
 
 CACHALOT_COMMAND is the command; NAME is a remedy, such as expandable_segments, or a program, all by default; page_heap needs the package
 cachalot. The programs are three of this file's and those of data/snapshots that run out of memory or waste it. Prints the peak of
-reserved memory that is promised and that was measured; the exit code is 1 where they differ by more than 0.5 %, but for what KNOWN
-explains.
+reserved memory that is promised and that was measured; the exit code is 1 where they differ by more than 0.5 %, except for those that
+KNOWN explains.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def requests() -> None:
 RECORDED = ("varied_lengths", "serving", "fragmented", "limited", "rounded", "oversize", "private_pool", "other_stream", "graph_pools", "leak")
 PROGRAMS = {run.__name__: Program(run, memory="80GiB") for run in (answers, training, requests)} | {name: programs.PROGRAMS[name] for name in RECORDED}
 
-# Where the promise is known to be off, and why.
+# The known wrong promises, with their reasons.
 WORK = "a replay takes each block for used for 10 us; the simulated GPU works in no time"
 ROUNDED = "PyTorch records the request that failed as it was rounded"
 KNOWN = {

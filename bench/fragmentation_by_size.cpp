@@ -1,4 +1,4 @@
-// How much memory is lost in a churn of small objects and in one of large ones: a table of our own figures, with their
+// Measures the memory lost in a churn of small objects and in one of large ones: a table of own figures, with their
 // formulas, beside a published claim that has none.
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
-// What the guard costs the host, a malloc and a free of one size in turn: a markdown table. The kernels that write and compare
-// patterns are no more than calls here, and the device does no work, so that what is left is the allocator's own time; on
-// a GPU a free waits for what is queued as well.
+// Measures the cost of the guard for the host, a malloc and a free of one size in turn: a markdown table. The kernels that
+// write and compare patterns are no more than calls here, and the device does no work, so that only the allocator's own time
+// is left; on a GPU a free waits for queued work as well.
 #include <fmt/format.h>
 
 #include <array>
@@ -22,7 +22,7 @@ constexpr std::array kOptions = {"", "guard:True", "debug:True", "debug:True,gua
 constexpr std::array kDepths = {5, 40};  // calls between main and the allocator
 constexpr double kBudgetNs = 1e9;
 
-// Finds every pattern as it was. Whether kernels compute at all the guard asks with the complement of a seed.
+// Finds every pattern as it was. The guard uses the complement of a seed to ask whether kernels compute at all.
 class NoKernels final : public Kernels {
   void fill(Stream, Span<const PatternSpan>) override {}
   std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan> spans) override {
@@ -47,7 +47,7 @@ struct Pairs {
   CachingAllocator allocator;
 };
 
-// As deep in calls as a program is.
+// Measures as deep in calls as a program is.
 [[gnu::noinline]] double ns_at_depth(Pairs& pairs, int depth) {
   double volatile ns = depth > 0 ? ns_at_depth(pairs, depth - 1) : ns_a_pair_within(kBudgetNs, pairs);
   return ns;

@@ -20,7 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEP_EVENTS = 9000
-BATCH = 1000  # as Python's pickler has it: so many items before they go into their list
+BATCH = 1000  # as Python's pickler has it: the items before they go into their list
 
 
 def text(value: str) -> bytes:
@@ -45,7 +45,7 @@ def recall(index: int) -> bytes:
 
 
 class Memo:
-    """Numbers of what was written, in the order of the MEMOIZE opcodes."""
+    """Numbers of written objects, in the order of the MEMOIZE opcodes."""
 
     def __init__(self) -> None:
         """Begins with an empty memo."""
@@ -112,7 +112,7 @@ def step(memo: Memo, numbers: list[int]) -> list[bytes]:
 
 
 def write_snapshot(path: pathlib.Path, megabytes: int) -> None:
-    """Writes a pickle of protocol 4 of about so many megabytes."""
+    """Writes a pickle of protocol 4 of about `megabytes` megabytes."""
     memo = Memo()
     memo.count = 1  # the dict's
     head = [b"\x80\x04}\x94(", memo.text("segments"), b"]\x94"]

@@ -1,5 +1,6 @@
-// What watching for leaks costs: host time of allocate + deallocate of 4 KiB with nobody watching, with a leak detector and with
-// a track, at some depths of the stack; and of a call stack alone. Names: pair/<watch>/<heap>/depth:<frames>, stack/depth:<frames>.
+// Measures the cost of watching for leaks: host time of allocate + deallocate of 4 KiB without a watcher, with a leak detector and
+// with a track, at some depths of the stack; and of a call stack alone. Names: pair/<watch>/<heap>/depth:<frames>,
+// stack/depth:<frames>.
 #include <memory>
 #include <optional>
 #include <string>

@@ -119,7 +119,7 @@ def rmm_pairs() -> tuple[Pair, Pair]:
 
 
 def onnxruntime_pairs() -> tuple[Pair, Pair]:
-    """A run of a model with three tensors: the provider gives its memory to nobody without. RuntimeError without cuDNN."""
+    """A run of a model with three tensors: without a run the provider does not give its memory. RuntimeError without cuDNN."""
     import numpy
     import onnxruntime
     from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-// What publishing statistics costs the program: time of a malloc and a free, and processor time of the publisher's thread with a
+// Measures the cost of publishing statistics: time of a malloc and a free, and processor time of the publisher's thread with a
 // reader at 1 and at 10 Hz.
 //
 //   bench/live                       prints a table; fails if a figure is above its target (20 s)
@@ -42,7 +42,7 @@ struct Folder {
   }
 };
 
-// As large a heap as a training of a large model has: thousands of blocks, free ones among them, and some pools.
+// A heap as large as that of a large model's training: thousands of blocks, free ones among them, and some pools.
 class LivingHeap {
  public:
   LivingHeap() {

@@ -26,7 +26,8 @@ void print_size(std::size_t bytes, std::size_t blocks) {
   print_row(fmt::format("{} B", bytes), blocks, *allocator);
 }
 
-// As many blocks as live at once when the most memory is reserved; the tables never shrink, so they are as they were.
+// Prints the tables of a trace: the blocks that live when the most memory is reserved. Tables never shrink, so they are
+// as they were then.
 void print_trace(const std::filesystem::path& path) {
   const tools::Trace trace = tools::read_trace(path.string());
   tools::ReplayWorld world(trace, {});

@@ -189,7 +189,7 @@ def print_corpus(options):
 
 
 def print_means(groups, columns):
-    """Of the rows of each group of programs, by column."""
+    """Prints the means of the rows of each group of programs, by column."""
     print("\nmean, worst:")
     for (half, group), rows in sorted(groups.items()):
         figures = "; ".join(f"{column} {statistics.mean(values):.4f}, {max(values):.4f}" for column, values in zip(columns, zip(*rows)))
@@ -212,7 +212,8 @@ def print_plays(options):
     print_means(groups, columns)
 
 
-# As in cachalot replay: what a block's work and an event's host take, and how many launches may be pending on a stream.
+# The costs of cachalot replay: the time of a block's work, the host's time of an event, and the most launches pending on a
+# stream.
 WORK_US = 10
 HOST_US = 1
 MOST_PENDING = 1024
@@ -228,7 +229,7 @@ class FluidHeap:
     def give_back(self, stream, done_us, size):
         self.free[stream].append([done_us, size])
 
-    # What others cannot have yet goes first.
+    # Takes first the pages that other streams cannot use yet.
     def take(self, stream, now_us, wanted):
         wanted = self.take_from(self.free[stream], -1, wanted, lambda _: True)
         for other, parts in self.free.items():

@@ -48,7 +48,7 @@ PEERS = [
 
 class Group(typing.NamedTuple):
     name: str
-    runs: list  # what the programs are asked for, each in a process of its own
+    runs: list  # the requests to the programs, each in a process of its own
     figures: dict  # name: what it is, with its unit
     rounds: int = 1  # cheap ones are run more often, the allocators taking turns
     memory: str = "4TiB"  # of the simulated device: room for a million blocks by cudaMalloc, in units of 2 MiB
@@ -266,7 +266,7 @@ class Verdict(typing.NamedTuple):
 
 
 class Targets:
-    """What must be reached; one that lacks a figure is not judged."""
+    """The targets; a target that lacks a figure is not judged."""
 
     def __init__(self, results):
         self.results = results
@@ -286,18 +286,18 @@ class Targets:
         return None if None in values else values[0] / values[1]
 
     def faster(self, figures, column, peer):
-        """How many times as fast as the peer, at the figure where that is least."""
+        """Returns the speed as a multiple of the peer's, at the figure where it is least."""
         ratios = [self.ratio(figure, peer, figure, column) for figure in figures]
         ratios = [ratio for ratio in ratios if ratio is not None]
         return min(ratios) if ratios else None
 
     def slower(self, figures, column, other):
-        """How many units the column takes more than the other, at the figure where that is most."""
+        """Returns the units that the column takes more than the other, at the figure where they are most."""
         pairs = [(self.results.get(figure, column), self.results.get(figure, other)) for figure in figures]
         return max((mine - others for mine, others in pairs if None not in (mine, others)), default=None)
 
     def most_more(self, figures, heap):
-        """What a heap takes with thread caches over what it takes without, where that is most."""
+        """Returns the ratio of a heap's time with thread caches to that without, where it is greatest."""
         ratios = [self.ratio(figure, f"{heap}+cache", figure, heap) for figure in figures]
         ratios = [ratio for ratio in ratios if ratio is not None]
         return max(ratios) if ratios else None

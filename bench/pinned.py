@@ -10,8 +10,8 @@ Each workload runs in a process of its own with each allocator, and again, to wa
   offload   the same with sizes of 1.05 of a power of two
   swap      optimizer states of 24 layers of varied width, 3 layers live, in and out in turn, three times
 
-It prints for each the peak of pinned memory / the peak of what was asked for; the calls that pinned memory; and the host time
-of an allocation with its free, the median of five passes of the warm workload.
+It prints for each the peak of pinned memory / the peak of requested memory; the calls that pinned memory; and the host time of an
+allocation with its free, the median of five passes of the warm workload.
 """
 
 import argparse
@@ -29,7 +29,7 @@ MiB = 1 << 20
 
 
 class Recorder:
-    """Allocates pinned tensors, copies them to the GPU as asked, and counts what was asked for and the time of it."""
+    """Allocates pinned tensors, copies them to the GPU as asked, and counts the requested bytes and the time."""
 
     def __init__(self, torch):
         self._torch = torch

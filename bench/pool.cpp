@@ -121,7 +121,7 @@ void print_table_of_handovers() {
   print_handovers("objects of the same size, no pool", objects);
 }
 
-// --- what a pool saves -----------------------------------------------------------------------------------------------
+// --- the savings of a pool -------------------------------------------------------------------------------------------
 
 // Intermediates of a model whose shapes vary: 24 kinds of 64 KiB to 32 MiB, up to 48 alive, in random order.
 class Intermediates {
@@ -153,7 +153,7 @@ struct Outcome {
   std::uint64_t allocator_calls = 0;
   std::uint64_t device_calls = 0;
   double reserved_mib = 0;
-  double unused = 0;  // 1 - peak of what is in use / peak of what is reserved
+  double unused = 0;  // 1 - peak of used memory / peak of reserved memory
 };
 
 struct Measured {

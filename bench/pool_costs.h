@@ -1,4 +1,4 @@
-// What it costs to take one of many places of 4 KiB and to give it back, the same for every subject, which has
+// Measures taking one of many places of 4 KiB and giving it back, alike for every subject, which has
 //
 //   Held take();              one place, on the subject's one stream
 //   void give_back(Held&);    from any thread; a Held may be made without a value
@@ -44,7 +44,7 @@ double ns_a_pair_of_pool(Subject& subject, int threads) {
   });
 }
 
-// Where the two threads of a hand-over run; `any`: where the system puts them, which changes on the way.
+// The processors of a hand-over's two threads; `any`: the system's choice, which changes on the way.
 enum class Placement { any, one_processor, two_processors };
 
 // Keeps the thread with this number on the first or second processor that the process may use.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What programs reserved at their peak, as snapshots of real runs recorded it, beside what the replay of their policy reserves.
+"""Compares the peak of reserved memory in snapshots of real runs with that of a replay of their policy.
 
     bench/recorded_replays.py [--command build/release/tools/cachalot] FILE...
 

@@ -1,4 +1,5 @@
-// What an allocation of a server takes at the tail, with the driver's share: recorded serving programs, a table for each.
+// Measures the time of a server's allocations at the tail, with the driver's share: recorded serving programs, a table
+// for each.
 //
 //   serving [<trace> ...]    prints the tables of data/traces/serve_kv.csv.gz and data/traces/programs/serving_batches.csv.gz,
 //                            or of these traces

@@ -1,5 +1,5 @@
-// What the simulated CUDA runtime adds to a driver call, in host nanoseconds: the whole call, since it does nothing else.
-// The program starts itself again with the simulator preloaded.
+// Measures the time that the simulated CUDA runtime adds to a driver call, in host nanoseconds: the whole call, since it
+// does nothing else. The program starts itself again with the simulator preloaded.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What it costs to put a tag to sleep and to wake it, a GiB: a markdown table. On a simulated device, whose clock counts
+// Measures putting a tag to sleep and waking it, per GiB: a markdown table. On a simulated device, whose clock counts
 // the driver's calls alone; on the machine's first GPU as well, if there is one and the library was built for it.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// How long allocations take that no free block serves: the host time of the page heap's slow path, outside the driver.
+// Measures allocations that no free block serves: the host time of the page heap's slow path, outside the driver.
 //
 //   slow_paths [<work> ...]    prints a table, or only the rows of these: growth, churn, pools
 //
@@ -56,7 +56,7 @@ struct Times {
   }
 };
 
-// What the thread has spent in calls to the device, and how many these were.
+// The thread's time in calls to the device, and their number.
 struct InDevice {
   Times times;
   std::int64_t calls = 0;
@@ -84,7 +84,7 @@ class CountedDevice final : public ForwardingDevice<CountedDevice, Counting> {
   using ForwardingDevice::ForwardingDevice;
 };
 
-// What the clocks themselves take, to be subtracted: the least of many.
+// Returns the time of the clocks themselves, to be subtracted: the least of many.
 Times times_of_clocks() {
   constexpr int kRuns = 1000;
   Times least = {1'000'000, 1'000'000};
@@ -225,7 +225,7 @@ constexpr Work kWorks[] = {
     {"pools", [](std::size_t blocks) { return churn(blocks, kPools); }},
 };
 
-// Of the works named; of all if none is.
+// Prints the table of the named works; of all if none is named.
 void print_table(const std::vector<std::string_view>& names) {
   fmt::print("{:<8} {:>8} {:>8} {:<5} {:>9} {:>9} {:>9} {:>9}\n", "µs", "blocks", "calls", "clock", "p50", "p99",
              "p99.99", "max");

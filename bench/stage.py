@@ -81,7 +81,7 @@ def measure(way, path, offset, expected):
 
 
 def in_a_child(way, *arguments):
-    """What `measure` returns, of a forked process; None where a package is missing."""
+    """Returns the result of `measure` in a forked process; None where a package is missing."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,5 +1,5 @@
-// What the allocator must reach, what it reaches on this machine, and whether that is enough. Times are the best of many
-// short runs, so that other work on the machine disturbs them little.
+// Compares the allocator's targets with its figures on this machine. Times are the best of many short runs, so that
+// other work on the machine disturbs them little.
 //
 //   targets [<group> ...]    prints the table, or only the rows of these groups: hot_pair, churn, ... (kGroups)
 //   targets --check ...      the same, and fails if a target is missed
@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::max();
 
-// Of one pair, over runs of about a millisecond.
+// Returns the time of one pair, over runs of about a millisecond.
 template <typename Work>
 double ns_a_pair(Work& work) {
   constexpr int kPairs = 20000;
@@ -91,7 +91,7 @@ class PairOnStream {
   Stream stream_;
 };
 
-// What a stream costs that may be destroyed, beside the question to the device which stream it is.
+// Measures the cost of a stream that may be destroyed, beside that of asking the device for its identity.
 void measure_mortal_streams(Table& table) {
   const auto device = std::make_shared<SimulatedDevice>();
   const Stream stream = device->stream();
@@ -210,7 +210,8 @@ void measure_metadata(Table& table) {
   }
 }
 
-// Of our own time: what the driver takes comes on top, and a simulated device takes none. With a GPU it is the whole.
+// Measures cachalot's own time: the driver's comes on top, and a simulated device takes none. With a GPU it is the
+// whole time.
 void measure_startup(Table& table) {
   const bool simulated = cuda_devices().empty();
   double construction = kNever;
@@ -250,7 +251,7 @@ constexpr Group kGroups[] = {
     {"million", measure_many},    {"tails", measure_tails},
 };
 
-// Of the groups named; of all when none is.
+// Prints the targets of the named groups; of all if none is named.
 int print_targets(bool check, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     if (std::ranges::find(kGroups, name, &Group::name) == std::end(kGroups)) {

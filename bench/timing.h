@@ -1,4 +1,4 @@
-// How long work takes: the best of several runs, so that other work on the machine disturbs the figure little.
+// Measures the time of work: the best of several runs, so that other work on the machine disturbs the figure little.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ double best_within(double budget_ns, Work&& work) {
   return best;
 }
 
-// Of one pair, over runs of about half a millisecond; at least one pair.
+// Returns the time of one pair, over runs of about half a millisecond; at least one pair.
 template <typename Work>
 double ns_a_pair_within(double budget_ns, Work& work) {
   constexpr double kRunNs = 5e5;

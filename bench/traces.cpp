@@ -1,5 +1,5 @@
 // Host time of the replay of each shipped trace: names replay/<trace>, counter ns_per_event. Every iteration plays the
-// trace on an allocator that has played it before; the frees of what is still alive at its end are not counted.
+// trace on an allocator that has played it before; the frees of blocks still alive at its end are not counted.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // The work that is measured, shared by the benchmarks, the table of targets and the instruction count.
-// Each is set up by its constructor and then does one unit of work a call. The allocator is a type parameter, which may be
-// a reference: HotPair<Peer&>(bytes, peer). Without one it is cachalot on a simulated device. What is alive at the end
-// stays alive.
+// Each is set up by its constructor and then does one unit of work per call. The allocator is a type parameter, which may
+// be a reference: HotPair<Peer&>(bytes, peer). Without one it is cachalot on a simulated device. Blocks alive at the end
+// stay alive.
 //
 // Sizes and choices are random but the same every time, and drawn beforehand, so that only the allocator is measured.
 #pragma once
@@ -29,7 +29,8 @@ inline void start_a_thread() {
   std::thread([] {}).join();
 }
 
-// What work is done on. What is freed comes back with its bytes and stream, as it was allocated: some need to be told.
+// The allocators that work runs on. A block is freed with its bytes and stream, as it was allocated: some allocators
+// need them.
 template <typename T>
 concept Allocates = requires(T& allocator, void* pointer, std::size_t bytes, Stream stream, int index) {
   { allocator.allocate(bytes, stream) } -> std::same_as<void*>;
@@ -47,7 +48,7 @@ inline std::unique_ptr<CachingAllocator> make_allocator() {
   return std::make_unique<CachingAllocator>(std::move(devices), options);
 }
 
-// What all work is done on unless another allocator is given.
+// The allocator of all work unless another one is given.
 class OwnAllocator {
  public:
   void* allocate(std::size_t bytes, Stream stream) { return allocator_->allocate(bytes, 0, stream); }
@@ -125,8 +126,8 @@ class Churn {
   std::size_t next_ = 0;
 };
 
-// Blocks of 1 KiB, every second one of which stays for ever, so that those freed between them never merge: `holes` of
-// them are free, and `spare` more are allocated, to be freed and allocated again.
+// Blocks of 1 KiB, every second one of which stays permanently, so that those freed between them never merge: `holes`
+// of them are free, and `spare` more are allocated, to be freed and allocated again.
 template <typename Allocator = OwnAllocator>
 class Holes {
  public:

@@ -137,7 +137,7 @@ class Handoff {
   Allocator allocator_;
 };
 
-// `count` live blocks of 512 B to 64 KiB: what it takes to get so many, and to give them back.
+// `count` live blocks of 512 B to 64 KiB: the cost of allocating them all, and of freeing them.
 template <typename Allocator = OwnAllocator>
 class ManyBlocks {
  public:
@@ -169,8 +169,8 @@ class ManyBlocks {
   std::vector<void*> live_;
 };
 
-// How long each of many pairs took: frees one of some live blocks and allocates another, of sizes up to 1 MiB.
-// One a thread.
+// TimedPairs takes the time of each of many pairs: it frees one of some live blocks and allocates another, of sizes up
+// to 1 MiB. One per thread.
 template <typename Allocator = OwnAllocator>
 class TimedPairs {
  public:

@@ -1,4 +1,4 @@
-"""The rows of the accuracy table, their sources, and what was predicted for them."""
+"""The rows of the accuracy table, their sources, and the predictions for them."""
 
 from __future__ import annotations
 

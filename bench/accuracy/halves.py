@@ -1,4 +1,4 @@
-"""Which rows of the accuracy table are held back from tuning: half of each group, drawn by a seed.
+"""Draws the rows of the accuracy table that are held back from tuning: half of each group, drawn by a seed.
 
 Rows of SEEN were drawn as well. They count as tuning since their program was changed when the errors of all of them were known.
 """

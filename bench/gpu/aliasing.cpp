@@ -1,6 +1,6 @@
-// One physical handle at two addresses, used in stream order without a wait of the host: does a reader at one address see what was
-// written at the other? The page heap rests on it. Then a view that is unmapped while the other is used, and as a control a view
-// that is unmapped while it is used itself, which must fault: in a child, whose context is lost.
+// One physical handle at two addresses, used in stream order without a wait of the host: does a reader at one address see writes
+// at the other? The page heap rests on it. Then a view that is unmapped while the other is used, and as a control a view that is
+// unmapped while it is used itself, which must fault: in a child, whose context is lost.
 #include <cuda_runtime_api.h>
 
 #include <string>

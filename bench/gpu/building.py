@@ -51,7 +51,7 @@ def keep_going(build):
 
 
 def build_targets(build, targets, seconds, outcome):
-    """As many as can be: a target that fails costs only the stages that need it."""
+    """Builds as many targets as possible: a target that fails costs only the stages that need it."""
     words = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", *targets, "--", *keep_going(build)]
     status, text = commands.run_process(words, dict(os.environ), seconds)
     if status == 0:
@@ -62,7 +62,7 @@ def build_targets(build, targets, seconds, outcome):
 
 
 def known_targets(build, targets):
-    """Without those that this build does not have, such as allocators that are not installed."""
+    """Returns the targets that this build has: it may lack some, such as allocators that are not installed."""
     status, text = commands.run_process(["cmake", "--build", str(build), "--target", "help"], dict(os.environ), 60)
     names = {word.rstrip(":") for line in text.splitlines() for word in line.split()}
     return [target for target in targets if target in names] if status == 0 else targets
@@ -76,7 +76,7 @@ def build(folder, python, chosen, seconds):
     with_packages = configure(folder, python, seconds, outcome)
     if with_packages is None:
         return outcome, False
-    # What needs nothing but the library comes first: it is what most stages need.
+    # Targets that need only the library come first: most stages need them.
     for needs_packages in (False, True) if with_packages else (False,):
         wanted = [target for stage in chosen if stage.needs_packages == needs_packages for target in stage.targets]
         targets = known_targets(folder, list(dict.fromkeys(wanted)))

@@ -1,5 +1,5 @@
 // Captures, while other threads allocate, free what they have lent, make the page heap grow, and use pinned host memory: is the
-// capture whole, and does its replay do what was captured? Both with an allocator that was told of the capture and with one
+// capture whole, and does its replay do the captured work? Both with an allocator that was told of the capture and with one
 // that was not, because the stream has none of its memory.
 #include <cuda_runtime_api.h>
 
@@ -35,7 +35,7 @@ class Others {
   Others(const Others&) = delete;
   Others& operator=(const Others&) = delete;
 
-  // What went wrong in a thread; "" if nothing.
+  // Returns the error of a thread; "" if there was none.
   std::string stop() {
     must_stop_ = true;
     for (std::thread& thread : threads_) {
@@ -68,7 +68,7 @@ class Others {
     });
   }
 
-  // What is lent and freed stays away until the capture ends: without a limit it would be all memory.
+  // Memory that is lent and freed stays away until the capture ends: without a limit it would be all memory.
   bool may_lend() { return loans_left_.fetch_sub(1) > 0; }
 
   void allocate_and_lend() {
@@ -175,7 +175,7 @@ class Captured {
   }
 
  private:
-  // Without a pool the graph allocates nothing, as nobody may then.
+  // The graph allocates nothing without a pool, as no code may then.
   void queue_work(Others& others) {
     void* const scratch = case_.is_told ? allocator_.allocate(kBytes, 0, stream_) : nullptr;
     others.wait_for_a_round();

@@ -22,7 +22,7 @@ OWN_VARIABLES = re.compile(r"CACHALOT_(?!PYTHON$|DEPS$)|PYTORCH_|LD_PRELOAD$")
 
 
 class Machine:
-    """Where commands run: the build folder, and the simulated runtime in front of everything where it is a rehearsal."""
+    """The surroundings of commands: the build folder, and in a rehearsal the simulated runtime, preloaded."""
 
     def __init__(self, build, is_rehearsal):
         self.build = build
@@ -83,7 +83,7 @@ def sanitizer():
 
 
 class Outcome:
-    """What a stage has said."""
+    """The output of a stage."""
 
     def __init__(self):
         self.facts, self.checks, self.tables, self.tails = [], [], [], []

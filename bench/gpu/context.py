@@ -36,7 +36,7 @@ def used_by_nvml(pci_bus_id: str) -> int | None:
 
 
 def pci_bus_id(torch: Any, device: int) -> str:
-    found = torch.cuda.get_device_properties(device)  # which makes no context
+    found = torch.cuda.get_device_properties(device)  # this makes no context
     return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

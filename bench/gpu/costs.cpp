@@ -1,5 +1,5 @@
-// What each driver call costs the host, idle and under a running kernel, and whether it waits for that kernel. The calls are those of
-// CudaDevice, so that the figures are a LatencyModel's (device_timing.cpp).
+// Measures the cost of each driver call for the host, idle and under a running kernel, and whether it waits for that kernel. The
+// calls are those of CudaDevice, so that the figures are a LatencyModel's (device_timing.cpp).
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// CUDA as the programs of bench/gpu call it: failures are exceptions, and what is made goes with its owner.
+// CUDA as the programs of bench/gpu call it: failures are exceptions, and objects go with their owner.
 #pragma once
 
 #include <cuda.h>

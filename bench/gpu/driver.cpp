@@ -14,7 +14,7 @@
 namespace cachalot::gpu {
 namespace {
 
-constexpr int kLeastDriver = 13000;  // what programs of nvcc 13 need
+constexpr int kLeastDriver = 13000;  // required by programs of nvcc 13
 
 void describe_device(const Effort&) {
   int driver = 0;
@@ -89,7 +89,8 @@ std::string granularities(const CUmemAllocationProp& properties) {
   return "granularity " + std::to_string(least >> 10) + " and " + std::to_string(best >> 10) + " KiB";
 }
 
-// Which kinds a driver, a container or a sandbox lets a program make; the page heap needs any of them.
+// Tries the kinds of handles that a driver, a container or a sandbox lets a program make; the page heap needs any of
+// them.
 void try_handle_kinds(const Effort&) {
   const std::pair<const char*, int> kinds[] = {
       {"none", CU_MEM_HANDLE_TYPE_NONE},

@@ -60,7 +60,7 @@ class Worker {
   }
 
  private:
-  // False: memory is full.
+  // Returns false if memory is full.
   bool take_one() {
     const std::size_t bytes = random_bytes();
     try {
@@ -104,7 +104,7 @@ class Worker {
     world_.allocator.deallocate(block.memory);
   }
 
-  // As many small ones as large ones, by their order of magnitude.
+  // Returns small and large sizes equally often, by their order of magnitude.
   std::size_t random_bytes() {
     std::uniform_real_distribution<double> exponent(9, std::log2(static_cast<double>(largest_)));
     return static_cast<std::size_t>(std::exp2(exponent(random_))) / 4 * 4;
@@ -163,7 +163,7 @@ void load_without_hints(const Effort& effort) { load(effort, false); }
 
 // ---- The end of memory ------------------------------------------------------------------------------------------------
 
-// Which of the driver's own calls fails first, and with what code.
+// Finds the first of the driver's own calls that fails, and its code.
 void find_the_first_call_that_fails(const Effort&) {
   require("cudaFree", cudaFree(nullptr));
   const CUmemAllocationProp properties = allocation_properties();
@@ -200,7 +200,7 @@ void find_the_first_call_that_fails(const Effort&) {
   check("first_failure", is_out_of_memory, end);
 }
 
-// What ends a series of allocations: "" for OutOfMemory.
+// Returns the error that ends a series of allocations: "" for OutOfMemory.
 std::string fill_up(CachingAllocator& allocator, Stream stream, std::size_t bytes, std::vector<Block>& blocks) {
   try {
     for (;;) {

@@ -25,10 +25,10 @@ enum class Launch { ordinary, dependent };
 void fill(cudaStream_t stream, Words words, Word seed, Launch how = Launch::ordinary);
 // Adds the number of words that are not as filled with `seed` to *wrong, which is device memory. Reads pass the L1 cache.
 void check(cudaStream_t stream, Words words, Word seed, unsigned long long* wrong, Launch how = Launch::ordinary);
-// As check, of words that are all `value`.
+// Checks words that are all `value`.
 void check_equal(cudaStream_t stream, Words words, Word value, unsigned long long* wrong);
-// As check; but each word is also read before the kernel waits for the one before it. CUDA does not define what reading early at
-// another address of the same memory does to the second read.
+// Checks as check does; but each word is also read before the kernel waits for its predecessor. CUDA does not define what
+// reading early at another address of the same memory does to the second read.
 void check_after_early_read(cudaStream_t stream, Words words, Word seed, unsigned long long* wrong);
 // Loads the kernels, which CUDA else does at their first launch: then there may be no memory left, or a capture forbids it.
 void load_kernels();

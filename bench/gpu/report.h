@@ -1,4 +1,5 @@
-// What a program of bench/gpu says: facts and verdicts, each a line of JSON on standard output, which bench/gpu/run collects.
+// The output of a program of bench/gpu: facts and verdicts, each a line of JSON on standard output, which bench/gpu/run
+// collects.
 //
 //     {"fact": "aliasing/kernels", "value": 1000000, "unit": "handovers"}
 //     {"check": "aliasing/kernels", "verdict": "passed", "why": "0 wrong words"}
@@ -26,7 +27,7 @@ void not_applicable(std::string_view name, std::string_view why);
 // Passed if no word was wrong; not applicable on a simulated device.
 void check_content(std::string_view name, std::uint64_t wrong_words, std::string_view detail = "");
 
-// How much is done: everything, or little, to try the program out.
+// The amount of work: everything, or little, to try the program out.
 struct Effort {
   bool is_quick = false;
 

@@ -1,4 +1,4 @@
-"""Writes what was measured: docs/measurements/<gpu>-<date>.md, and the same as JSON beside it."""
+"""Writes the measurements: docs/measurements/<gpu>-<date>.md, and the same as JSON beside it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Report:
             self.write()
 
     def has(self, name):
-        """Whether there is a verdict of the stage."""
+        """Returns whether the stage has a verdict."""
         return name in self.stages and self.stages[name]["verdict"] != "not run"
 
     def in_order(self):

@@ -1,4 +1,4 @@
-// Memory that another process opens: it finds what was written, and what it writes is found here.
+// Memory that another process opens: it finds this process's writes, and its own are found here.
 #include <cuda_runtime_api.h>
 #include <sys/socket.h>
 #include <unistd.h>

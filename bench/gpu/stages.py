@@ -18,7 +18,7 @@ class Command(typing.NamedTuple):
     kind: str = LINES
     quick: list = []  # further words where the stage is rehearsed
     simulated: dict = {}  # further variables of the simulated runtime
-    needs: tuple = ()  # what else must be there: "torch"
+    needs: tuple = ()  # further requirements: "torch"
     why_not_rehearsed: str = ""
 
 
@@ -27,7 +27,7 @@ class Stage(typing.NamedTuple):
     title: str
     seconds: int  # its time limit
     commands: list
-    targets: list  # what it needs of the build
+    targets: list  # the targets of the build that it needs
     needs_packages: bool = False  # its targets need the libraries of CACHALOT_DEPS
 
 

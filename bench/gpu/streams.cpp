@@ -54,7 +54,7 @@ int allocate_after_a_stream_has_gone(const std::vector<std::string>& arguments) 
   return broken.empty() ? 0 : 1;
 }
 
-// The same in CUDA alone, to know what a heap would meet: a code, or a crash.
+// Records on a dead stream in CUDA alone, to know the result that a heap would meet: a code, or a crash.
 int record_on_a_dead_stream(const std::vector<std::string>& arguments) {
   const OwnEvent event;
   const cudaStream_t stream = new_stream();
@@ -212,7 +212,7 @@ void measure_hints(const Effort& effort) {
   not_applicable("record", "the device cannot write words: no completion hints");
 }
 
-// A completion that goes without a change of the word: a freed block would stay unused for ever.
+// Returns whether a completion changes the word: otherwise a freed block would stay unused permanently.
 bool is_told(CudaDevice& device, Event event, Stream stream) {
   const auto before = device.completion_hint(stream);
   device.event_record(event, stream);
@@ -243,7 +243,7 @@ void lose_no_hint(const Effort& effort) {
   check("hints", lost == 0, std::to_string(lost) + " lost of " + std::to_string(records) + " completions");
 }
 
-// ---- What waits ------------------------------------------------------------------------------------------------------------
+// ---- Calls that wait -------------------------------------------------------------------------------------------------------
 
 void free_under_a_kernel(const Effort& effort) {
   const milliseconds kernel = effort.is_quick ? milliseconds(100) : milliseconds(2000);
@@ -261,7 +261,7 @@ void free_under_a_kernel(const Effort& effort) {
   stream.synchronize();
 }
 
-// What device.h says of Device::free, and segments of the cache with it.
+// Checks the contract of Device::free in device.h, and segments of the cache with it.
 void empty_the_cache_under_a_kernel(const Effort& effort) {
   const milliseconds kernel = effort.is_quick ? milliseconds(100) : milliseconds(2000);
   for (const char* heap : {"segments", "pages"}) {

@@ -256,7 +256,7 @@ def compare_losses(scenario, allocator, ours, native):
 
 
 def compare_times(results):
-    """The same step of two allocators has the same length."""
+    """Checks that the step takes the same time with both allocators."""
     if is_simulated():
         return not_applicable("step_time", "the device is simulated: its time is not a GPU's")
     native = results["native"]["train"]["step_seconds"][10:]

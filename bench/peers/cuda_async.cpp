@@ -1,4 +1,4 @@
-// cudaMallocAsync and cudaFreeAsync, from the device's default pool. Variants: default (threshold 0: what is free goes back at each
+// cudaMallocAsync and cudaFreeAsync, from the device's default pool. Variants: default (threshold 0: free memory goes back at each
 // synchronization) and keep (nothing goes back). Over the simulated runtime it is a model: simulator/state/pools.h.
 #include <cstdint>
 #include <limits>

@@ -19,12 +19,12 @@
 
 namespace cachalot::bench {
 
-// How much is measured. The work is the same; quick, its time is taken from fewer runs.
+// The amount of measuring. The work is equal; if quick, its time is taken from fewer runs.
 struct Effort {
   double budget_ns;  // for the runs of one figure
   int shots;         // of threads
   int pairs;         // of each thread in a shot
-  int tails;         // how often a percentile is taken
+  int tails;         // the number of times that a percentile is taken
 };
 inline constexpr Effort kFull = {.budget_ns = 2.5e8, .shots = 30, .pairs = 100'000, .tails = 5};
 inline constexpr Effort kQuick = {.budget_ns = 3e7, .shots = 5, .pairs = 50'000, .tails = 3};
@@ -181,7 +181,7 @@ class TracePlayer {
   std::vector<Live> live_;
 };
 
-// What the simulated runtime counted while a trace was played.
+// Prints the simulated runtime's counts while a trace was played.
 template <Allocates Peer>
 void print_counts(const Simulator& simulator, const tools::Trace& trace, const std::string& prefix) {
   if (!simulator.is_there()) {
@@ -227,7 +227,7 @@ void do_pairs(Peer& peer, const std::string& arguments) {
   for (long i = 0; i < count; ++i) work.pair();
 }
 
-// By name: a group, "trace/<name>" or "pairs/<bytes>/<count>". False: there is none of this name.
+// By name: a group, "trace/<name>" or "pairs/<bytes>/<count>". Returns false if there is none of this name.
 template <Allocates Peer>
 bool measure(Peer& peer, const Effort& effort, const std::string& name) {
   using Group = void (*)(Peer&, const Effort&);

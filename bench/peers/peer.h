@@ -1,5 +1,5 @@
-// What every peer's program has: streams, the simulated runtime's counters, and figures as lines of JSON. On a GPU there are no
-// counters, and no memory that they count.
+// The common parts of every peer's program: streams, the simulated runtime's counters, and figures as lines of JSON. On a GPU
+// there are no counters, and no memory that they count.
 //
 // A peer is an allocator on device 0 of the CUDA runtime that the process has loaded; bench/workloads.h says what it must
 // be able to do (Allocates). Its calls may come from any thread; stream() from one thread alone.
@@ -23,7 +23,7 @@ inline void check_cuda(const char* call, cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
-// What peers have in common, and what the figures must know of them.
+// The common parts of peers, and their properties that the figures need.
 class PeerBase {
  public:
   static constexpr bool kFixedMemory = false;    // takes all its memory at once: how much says nothing

@@ -2,8 +2,8 @@
 //
 //   <program> [--quick] [--gpu] <variant> [<group>…]    figures as lines of JSON; without a group only tries the variant
 //
-// With --gpu it need not run over the simulated runtime. A variant is what the peer makes of it, an option string for one. What
-// cannot be done is one line on standard error and exit status 2.
+// With --gpu it need not run over the simulated runtime. The peer defines the meaning of a variant, an option string for one.
+// An impossible request is one line on standard error and exit status 2.
 #pragma once
 
 #include <cstdio>

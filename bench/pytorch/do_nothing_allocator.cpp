@@ -1,5 +1,5 @@
-// An allocator for torch that does nothing: every allocation is the same address. What a call of it costs is torch's share
-// of the cost of every other allocator.
+// An allocator for torch that does nothing: every allocation is the same address. The cost of a call of it is torch's
+// share of the cost of every other allocator.
 #include "adapter/install.h"
 #include "adapter/since.h"
 #include "plug.h"

@@ -22,7 +22,7 @@ PLENTY = 262144  # MiB
 CASES = [
     ("frag_toy", PLENTY), ("gpt2_fp32", PLENTY), ("gpt2_varlen", PLENTY), ("llama1b_ckpt", PLENTY), ("lsm", PLENTY),
     ("moe", PLENTY), ("resnet_multires", PLENTY), ("serve_kv", PLENTY), ("streams", PLENTY),
-    # Where memory is scarce: pages are unmapped, and allocations fail.
+    # Runs with scarce memory: pages are unmapped, and allocations fail.
     ("frag_toy", 3300), ("frag_toy", 3100), ("frag_toy", 2500), ("gpt2_varlen", 8800), ("moe", 12400), ("moe", 11000),
     ("resnet_multires", 4100), ("streams", 2400), ("streams", 2000), ("lsm", 200),
 ]

@@ -1,4 +1,5 @@
-"""What watching for leaks costs a user of PyTorch: a tensor of 4 KiB made and dropped, at two depths of Python's stack.
+"""Measures the cost of watching for leaks for a user of PyTorch: a tensor of 4 KiB made and dropped, at two depths of Python's
+stack.
 
     python bench/pytorch/leaks.py [--tensors 20000]     (a GPU, or `cachalot simulate python …`)
 """

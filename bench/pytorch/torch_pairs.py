@@ -1,4 +1,4 @@
-"""What torch's users pay for their allocator: PyTorch's own, cachalot, and one that does nothing, in turn.
+"""Measures the cost of the allocator for torch's users: PyTorch's own, cachalot, and one that does nothing, in turn.
 
     python bench/pytorch/torch_pairs.py [--rounds 9]     (PYTHONPATH holds the built package; a GPU or a simulated one)
 
@@ -24,7 +24,7 @@ TARGET = 2.0
 
 
 def best_ns(action: Callable[[], None], calls: int, repeats: int = 7) -> float:
-    """Of one call of many that `action` makes."""
+    """Returns the time of one call of the many that `action` makes."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter_ns()

@@ -1,10 +1,10 @@
-"""What computing small operations costs the host: a training step of a GPT-2 with it and without.
+"""Measures the cost of computing small operations for the host: a training step of a GPT-2 with it and without.
 
     bench/simulate/computing.py [--command build/release/tools/cachalot] [--turns 20] [--python PYTHON] [--limits]
 
---limits prints the ratio for several limits of what is small. The programs run at once and take turns, so that a machine that
-gets slower does so for all. What counts is processor time, and the best step of each. Prints milliseconds per step, their
-ratio, and the target.
+--limits prints the ratio for several limits of small operations. The programs run at once and take turns, so that a machine that
+gets slower does so for all. The figures are processor time, of the best step of each. Prints milliseconds per step, their ratio,
+and the target.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from timm.optim import create_optimizer_v2
 
 
 class Images:
-    """What timm's loader gives: batches of bytes."""
+    """Images as timm's loader gives them: batches of bytes."""
 
     def __init__(self, batch: int, shape: tuple[int, ...], batches: int) -> None:
         self.batch, self.shape, self.batches = batch, shape, batches
