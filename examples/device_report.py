@@ -1,8 +1,8 @@
-"""What the memory of a GPU is used for: cachalot.memory_report(), before and after CuPy works.
+"""The uses of a GPU's memory: cachalot.memory_report(), before and after CuPy works.
 
     python examples/device_report.py
 
-Ends with an error if the rows do not add up to what is used.
+Ends with an error if the rows do not add up to the used memory.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ long long sum_of_copies(cachalot::CachingAllocator& allocator, cachalot::PinnedM
   cachalot::Buffer<int> numbers(allocator, batch.size());
   numbers.copy_from_host_async(batch);                 // pinned memory: the host does not wait
   pinned.host().record_stream(batch.data(), nullptr);  // so the batch may go before the copy is done
-  numbers.resize(2 * batch.size());                    // keeps what is there
+  numbers.resize(2 * batch.size());                    // keeps the elements
   numbers.copy_from_device({numbers.data(), batch.size()}, batch.size());
 
   const std::vector<int> held = numbers.to_host();  // waits for the stream

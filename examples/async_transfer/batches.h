@@ -15,7 +15,7 @@ struct Job {
 // The host's part of a step, a data loader's: it writes a batch to where the copy takes it from.
 void fill(const Job& job, int step, float* batch);
 
-// What came back, batch by batch.
+// The results that came back, batch by batch.
 class Results {
  public:
   explicit Results(const Job& job) : job_(job) {}

@@ -38,7 +38,7 @@ double pinning_us(std::size_t bytes) {
 }  // namespace
 
 std::optional<long> BreakEven::copies() const {
-  constexpr double kNoise = 0.02;  // a gain of less than this share is none
+  constexpr double kNoise = 0.02;  // a gain of less than this share counts as noise
   if (gain_us() <= kNoise * pageable_us) return std::nullopt;
   return std::lround(std::ceil(pinning_us / gain_us()));
 }

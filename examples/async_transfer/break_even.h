@@ -1,4 +1,4 @@
-// When pinning pays: what it costs, and what each copy is faster for it.
+// Finds the break-even of pinning: its cost, and the time that each copy saves by it.
 #pragma once
 
 #include <cstddef>

@@ -86,7 +86,7 @@ class Pipeline {
     slot.returned.record(down_);
   }
 
-  // The buffer goes back to the pool at once: who gets it next does so after the copy.
+  // The buffer goes back to the pool at once: its next user gets it after the copy.
   void send(Slot& slot) {
     const PooledFloats in = take(host_, job_.bytes());
     fill(job_, slot.step, in.get());

@@ -1,4 +1,4 @@
-"""When to call torch.cuda.empty_cache(): after every step, never, or under pressure; on both heaps, measured.
+"""Measures calls of torch.cuda.empty_cache(): after every step, never, or under pressure; on both heaps.
 
     python cleanup.py [--steps 20] [--most-cached 1024] [--leave-free 0] …
 
@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace, shape: training.Shape) -> dict[str, dic
 
 
 def measure_apart(heap: str) -> dict[str, dict[str, float]]:
-    """The same in a process of its own, as a heap is chosen before the first use of memory."""
+    """Measures in a process of its own, as a heap is chosen before the first use of memory."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", heap]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         first, figures = child.communicate()[0].partition("\n")[::2]

@@ -1,1 +1,1 @@
-"""What the PyTorch examples share."""
+"""The common parts of the PyTorch examples."""

@@ -13,7 +13,7 @@ namespace examples {
 
 inline void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // nobody is to see it a second time
+  cudaGetLastError();  // it must not be reported a second time
   throw std::runtime_error(std::string(call) + ": " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error));
 }
 #define EXAMPLES_CHECK(call) ::examples::check(call, #call)
@@ -48,15 +48,15 @@ class Event {
   cudaEvent_t get() const { return event_.get(); }
   void record(const Stream& stream) const { EXAMPLES_CHECK(cudaEventRecord(get(), stream.get())); }
   void synchronize() const { EXAMPLES_CHECK(cudaEventSynchronize(get())); }
-  // What is queued on `stream` from now on comes after what the event marks.
+  // Work queued on `stream` from now on comes after the work that the event marks.
   void holds_up(const Stream& stream) const { EXAMPLES_CHECK(cudaStreamWaitEvent(stream.get(), get(), 0)); }
 
  private:
   std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyCuda> event_;
 };
 
-// How long `body` and all work that it queued take, in microseconds, by the GPU's clock (on the simulated runtime the
-// virtual one).
+// Returns the microseconds that `body` and all work that it queued take, by the GPU's clock (on the simulated runtime
+// the virtual one).
 inline double microseconds(const std::function<void()>& body) {
   const Stream idle;
   const Event start(cudaEventDefault);

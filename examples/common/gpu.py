@@ -1,4 +1,4 @@
-"""On what an example runs: PyTorch's allocator or cachalot, a GPU or a simulated one, and how time passes there."""
+"""The surroundings of an example: PyTorch's allocator or cachalot, a GPU or a simulated one, and the flow of time there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What the C++ examples have in common: options, errors in one line, and relations that must hold.
+// The common parts of the C++ examples: options, errors in one line, and relations that must hold.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace examples {
 
-// What must be true of the figures; counted, and said where it is not.
+// Relations must hold between the figures; they are counted, and reported if they do not.
 class Relations {
  public:
   void holds(bool is_true, const std::string& what) {
@@ -30,7 +30,7 @@ class Relations {
   std::vector<std::string> broken_;
 };
 
-// Parses the options, then runs `body`, which returns the exit status. Whatever is thrown ends the program with one line.
+// Parses the options, then runs `body`, which returns the exit status. An exception ends the program with one line.
 inline int run(CLI::App& app, int count, char** arguments, const std::function<int()>& body) {
   try {
     app.parse(count, arguments);

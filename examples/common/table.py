@@ -18,14 +18,14 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def print_columns(head: str, columns: dict[str, dict[str, int]]) -> None:
-    """Byte counts: a column each for what has been measured under its name, in rows of the same names."""
+    """Byte counts: a column each for the measurement under its name, in rows of the same names."""
     names = next(iter(columns.values()))
     rows = [[name, *(f"{column[name]:,}" for column in columns.values())] for name in names]
     print(*lines([head, *columns], *rows), sep="\n")
 
 
 class Relations:
-    """What must be true of the figures; counted, and said where it is not."""
+    """Relations must hold between the figures; they are counted, and reported if they do not."""
 
     def __init__(self) -> None:
         self._checked = 0

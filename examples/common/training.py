@@ -18,7 +18,7 @@ HEAD_WIDTH = 64
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of the model and of its batches: `batch` texts of `length` words out of `words`."""
+    """The sizes of the model and of its batches: `batch` texts of `length` words out of `words`."""
 
     width: int
     layers: int
@@ -94,7 +94,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
 
     def loss(self, texts: torch.Tensor, share: float = 1.0) -> torch.Tensor:
-        """Of the words that follow, times the share that this micro-batch has in the step."""
+        """Returns the loss of the words that follow, times the share that this micro-batch has in the step."""
         with self.precision.computing():
             scores = self.model(texts[:, :-1])
             return functional.cross_entropy(scores.flatten(0, 1), texts[:, 1:].flatten()) * share
@@ -125,12 +125,12 @@ class Phase:
 
     @property
     def temporary(self) -> int:
-        """What was needed beyond the larger border."""
+        """Returns the memory needed beyond the larger border."""
         return self.peak - max(self.before, self.after)
 
 
 def requested_bytes(when: str = "current") -> int:
-    """As torch.cuda.memory_allocated, without what blocks are larger than was asked for."""
+    """Returns torch.cuda.memory_allocated without the rounding of blocks beyond their requests."""
     return torch.cuda.memory_stats()[f"requested_bytes.all.{when}"]
 
 

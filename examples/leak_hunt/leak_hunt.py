@@ -3,8 +3,8 @@
     python leak_hunt.py [--steps 20]
 
 The loop validates as it trains, and keeps the losses of that, which is easily seen, and an average of them, which is not: no
-backward pass frees what their graphs have saved. Ends with an error where the detector does not name the line and who
-holds the memory, or names one too many.
+backward pass frees what their graphs have saved. Ends with an error where the detector does not name the line and the holder of
+the memory, or names one too many.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_STEPS = 12  # two to warm up, eight to be sure, and two
 
 
 class Training:
-    """Of a small network, with the bookkeeping that one finds around such loops."""
+    """The training of a small network, with the bookkeeping that one finds around such loops."""
 
     def __init__(self, keeps_losses: bool, keeps_average: bool) -> None:
         self.model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 1)).cuda()
@@ -45,7 +45,7 @@ class Training:
 
 
 def hunt(training: Training, steps: int):
-    """The report after so many steps of training, and the bytes that are allocated then."""
+    """Returns the report after `steps` steps of training, and the bytes that are allocated then."""
     import cachalot
 
     batch = torch.randn(512, 256, device="cuda")

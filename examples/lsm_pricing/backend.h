@@ -1,5 +1,5 @@
-// What the pricing asks of where its numbers are: kernels of a GPU, and a twin on the host for a device that computes
-// nothing. All is work on one stream, in its order.
+// The work that pricing requests from the place of its numbers: kernels of a GPU, and a twin on the host for a device
+// that computes nothing. All is work on one stream, in its order.
 //
 // Paths come in pairs, p and p + pairs: the second has the first's Brownian motion with the sign turned (antithetic).
 #pragma once
@@ -32,7 +32,7 @@ struct Growth {
   double volatility = 0;
 };
 
-// What happens on a date to all paths: the value of going on is discounted, somebody decides, the coupon is paid.
+// The events of a date on all paths: the value of going on is discounted, holder or issuer decides, the coupon is paid.
 struct Date {
   Contract contract;
   Coefficients coefficients;
@@ -62,7 +62,7 @@ class Backend {
   virtual Sums sum_pairs(Doubles values) = 0;  // waits
 };
 
-// ---- What each of them does for one path ----
+// ---- The work of each of them on one path ----
 
 CACHALOT_HOST_DEVICE inline double walked_back(double motion, double normal, const Bridge& bridge) {
   return bridge.keep == 0 ? bridge.spread * normal : bridge.keep * motion + bridge.spread * normal;

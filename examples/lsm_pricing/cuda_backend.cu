@@ -145,12 +145,11 @@ class CudaBackend final : public Backend {
     EXAMPLES_CHECK(cudaGetLastError());
   }
 
-  // Of `part` of 0, 1, … count - 1.
+  // Returns the sum of `part` of 0, 1, … count - 1.
   template <typename Part, typename Sum>
   Sum sum(std::size_t count, const Part& part, const Sum& zero) {
     auto* const on_gpu = static_cast<Sum*>(sum_.get());
-    EXAMPLES_CHECK(
-        cudaMemsetAsync(on_gpu, 0, sizeof(Sum), stream_.get()));  // what is left where kernels compute nothing
+    EXAMPLES_CHECK(cudaMemsetAsync(on_gpu, 0, sizeof(Sum), stream_.get()));  // the result where kernels compute nothing
     const thrust::counting_iterator<std::size_t> numbers(0);
     scratch_([&](void* temp, std::size_t& bytes) {
       return cub::DeviceReduce::TransformReduce(temp, bytes, numbers, on_gpu, count, Plus{}, part, zero, stream_.get());

@@ -1,4 +1,5 @@
-// The GPU's: numbers from cuRAND, a kernel for each piece of work, sums by CUB in scratch memory that is reused.
+// The backend on the GPU: numbers from cuRAND, a kernel for each piece of work, sums by CUB in scratch memory that is
+// reused.
 #pragma once
 
 #include <memory>

@@ -24,7 +24,7 @@ using examples::Relations;
 using namespace lsm;
 
 constexpr int kTreeSteps = 40;        // from date to date
-constexpr double kRounding = 0.0012;  // of what was published, and the tree's own error
+constexpr double kRounding = 0.0012;  // of the published values, and the tree's own error
 
 struct Options {
   std::size_t paths = 100'000;
@@ -58,7 +58,7 @@ constexpr Market kBondMarket{.spot = 100, .volatility = 0.25, .rate = 0.05, .div
 
 Market market_of(const PublishedPut& put) { return {.spot = put.spot, .volatility = 0.2, .rate = 0.06}; }
 
-// A device, its allocator, and who works on it.
+// A device, its allocator, and the backend that works on it.
 struct World {
   std::shared_ptr<cachalot::Device> device;
   cachalot::CachingAllocator allocator;
@@ -93,7 +93,7 @@ std::string multiple_of_4(const std::string& text) {
   return fmt::format("is {}; it must be a multiple of 4: pairs of paths, whose numbers are drawn in pairs", text);
 }
 
-// What the allocator takes for so many bytes: a multiple of 512.
+// Returns the allocator's bytes for a request of `bytes`: a multiple of 512.
 constexpr std::size_t block_bytes(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
 
 // On the simulated runtime no kernel does.
@@ -162,7 +162,7 @@ class Program {
     print_memory("kept", kept);
     print_memory("from a pool, one at a time", reused);
     constexpr std::size_t kTensor = block_bytes(1000 * 1000 * sizeof(float));
-    constexpr std::size_t kSegment = 20 << 20;  // what the allocator asks the device for
+    constexpr std::size_t kSegment = 20 << 20;  // the allocator's request to the device
     constexpr std::size_t kInSegment = kSegment / kTensor;
     relations_.holds(kept.pool.allocations == kTensors && kept.pool.hits == 0 &&
                          kept.pool.peak_bytes == kTensors * kTensor &&

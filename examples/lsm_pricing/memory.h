@@ -1,4 +1,4 @@
-// What tensors take that are kept, and what the same tensors take from a pool.
+// Compares the memory of kept tensors with that of equal tensors from a pool.
 #pragma once
 
 #include <cstddef>

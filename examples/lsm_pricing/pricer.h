@@ -22,9 +22,9 @@ struct Simulation {
 
 struct Price {
   double value = 0;
-  // Of the mean over pairs, which are independent; the paths of a pair are not. It knows nothing of the method's own error:
-  // a rule of four functions is not the best one, so that a holder gets too little, and the paths that chose
-  // the rule are valued by it, which gives too much.
+  // The error of the mean over pairs, which are independent; the paths of a pair are not. It does not include the method's
+  // own error: a rule of four functions is not the best one, so that a holder gets too little, and the paths that chose the
+  // rule are valued by it, which gives too much.
   double standard_error = 0;
 };
 

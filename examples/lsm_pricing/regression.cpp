@@ -4,7 +4,7 @@ namespace lsm {
 
 namespace {
 
-// A pivot that elimination has made so much smaller than it was is what rounding left of nothing.
+// A pivot that elimination has reduced to less than this share of itself is a rounding error of zero.
 constexpr double kNothing = 1e-13;
 
 // The normal equations as L D L^T, L with ones on its diagonal. Where a pivot vanishes the column is left out: d is 0.

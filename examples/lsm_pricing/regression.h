@@ -24,7 +24,7 @@ struct Coefficients {
 CACHALOT_HOST_DEVICE inline double estimate(const Coefficients& coefficients, double x);
 
 // Sums over paths, which is all that least squares needs: of the basis' products, and of the basis times the value of
-// going on. A sum of sums is the sums of all; all zeros is none.
+// going on. A sum of sums is the sums of all; all zeros stand for no path.
 struct Moments {
   double products[kBasis][kBasis];  // i <= j
   double with_value[kBasis];
@@ -32,7 +32,7 @@ struct Moments {
 };
 static_assert(sizeof(Moments) == (kBasis * kBasis + kBasis + 1) * sizeof(double));
 
-// Of one path: nothing where it is decided without.
+// Returns the moments of one path: zeros if it is decided without regression.
 CACHALOT_HOST_DEVICE inline Moments moments_of(const Contract& contract, double spot, double going_on);
 CACHALOT_HOST_DEVICE inline Moments operator+(const Moments& left, const Moments& right);
 

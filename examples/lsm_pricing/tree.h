@@ -1,4 +1,4 @@
-// The same contract on a binomial tree (Cox, Ross and Rubinstein 1979): the reference.
+// Prices the contract on a binomial tree (Cox, Ross and Rubinstein 1979): the reference.
 #pragma once
 
 #include "examples/lsm_pricing/contract.h"

@@ -1,4 +1,4 @@
-"""Where the memory is: a table of each GPU that this process uses, with what the process takes on the host beside it.
+"""Reports the places of memory: a table of each GPU that this process uses, with the process's memory on the host beside it.
 
     python memory_report.py [--json FILE] [--native]                       # of a built-in workload
     python memory_report.py [--json FILE] [--native] train.py arguments…   # of a program, when it has ended
@@ -43,9 +43,9 @@ class DeviceMemory:
     peak_allocated: int
     peak_reserved: int
     internal_fragmentation: float  # 1 - requested / allocated
-    external_fragmentation: float | None  # 1 - largest free / all free, of what is held
+    external_fragmentation: float | None  # 1 - largest free / all free, of held memory
     largest_free: int | None
-    device_free: int  # for everybody
+    device_free: int  # for all processes
     device_total: int
 
 
@@ -64,7 +64,7 @@ class MemoryReport:
 
 
 def reset_peaks() -> None:
-    """Waits for the GPUs in use; every peak on them begins again from what is there now."""
+    """Waits for the GPUs in use; every peak on them begins again from the current figure."""
     for device in devices_in_use():
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Work:
-    """Steps of a training. What autograd saves goes to the host where there are pools for it to come back into."""
+    """Steps of a training. Tensors that autograd saves go to the host if there are pools for their return."""
 
     def __init__(self, options: argparse.Namespace, shape: training.Shape, on_host: bool) -> None:
         import cachalot  # by now gpu.start has said what is wrong where that fails
@@ -86,7 +86,7 @@ def measured(work: Work) -> dict[str, int]:
 
 @contextlib.contextmanager
 def card_of(size: int):
-    """A limit of so many bytes in place of the device's own."""
+    """Sets a limit of `size` bytes in place of the device's own."""
     torch.cuda.set_per_process_memory_fraction(min(1.0, size / torch.cuda.mem_get_info()[1]))
     try:
         yield
@@ -109,7 +109,7 @@ def fits(options: argparse.Namespace, shape: training.Shape, on_host: bool) -> b
 def same_gradients(work: Work) -> bool:
     """With the pools and without, by algorithms that add in the same order each time."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is not deterministic in any case
+        warnings.simplefilter("ignore")  # about operations that are never deterministic
         torch.use_deterministic_algorithms(True, warn_only=True)
         on_host = work.gradients()
         pools, work.pools = work.pools, None

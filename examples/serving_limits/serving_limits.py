@@ -24,7 +24,7 @@ def answer(conversation: int, size: int) -> None:
 
 
 def shed(soft: cachalot.SoftLimit) -> None:
-    """Ends the oldest conversations, and gives their memory to whoever else uses the GPU."""
+    """Ends the oldest conversations, and gives their memory to other users of the GPU."""
     while torch.cuda.memory_allocated() > soft.soft_limit_bytes // 2:
         conversations.popitem(last=False)
     given = cachalot.trim(keep=soft.soft_limit_bytes // 2)

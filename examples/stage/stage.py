@@ -24,7 +24,7 @@ def sample(tensor: torch.Tensor) -> list[int]:
 
 
 def resident_file_pages() -> int:
-    """What the mapping of files takes of the host's memory, in bytes."""
+    """Returns the host memory that the mapping of files takes, in bytes."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
     return int(line.split()[1]) << 10
 
