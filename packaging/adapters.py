@@ -34,7 +34,7 @@ RUNTIMES = ("nvidia-cuda-runtime-cu12==12.8.90", "nvidia-cuda-runtime==13.0.96")
 
 
 class Release(NamedTuple):
-    """What is kept of a package: its headers, and the names that its libraries define."""
+    """The kept parts of a package: its headers, and the names that its libraries define."""
 
     name: str
     headers: Path
@@ -65,7 +65,7 @@ def by_minor(versions: Iterable[str]) -> dict[str, list[str]]:
     return result
 
 
-# ---- what is kept of packages ----------------------------------------------------------------------------------------
+# ---- the kept parts of packages --------------------------------------------------------------------------------------
 
 
 def torch(version: str, kept: Path) -> Release:
@@ -157,7 +157,7 @@ class Compiler:
         from cachalot import _adapter
 
         result = self._scratch / f"{name}.o"
-        # The same names of files in the code, whatever the folder.
+        # Equal names of files in the code in any folder.
         names = [f"-ffile-prefix-map={torch.headers}=torch", f"-ffile-prefix-map={self._package}=cachalot"]
         run("g++", *_adapter.COMPILE_FLAGS, *names, *_adapter.include_flags(torch.headers, runtime.headers),
             "-MD", "-MF", str(result.with_suffix(".d")), "-c", str(source), "-o", str(result))  # fmt: skip
@@ -165,7 +165,7 @@ class Compiler:
 
     @staticmethod
     def _code(compiled: Path, torch: Release) -> bytes:
-        """The object file, but for the version, which its source names."""
+        """Returns the object file without the version, which its source names."""
         return compiled.read_bytes().replace(torch.name.encode() + b"\0", b"version\0")
 
     def _link(self, compiled: Path, target: Path) -> None:
@@ -178,7 +178,7 @@ class Compiler:
 
 
 def package_folder(scratch: Path) -> Path:
-    """The Python package as a wheel has it, but for what is compiled."""
+    """Returns the Python package as a wheel has it, without the compiled parts."""
     package = scratch / "cachalot"
     shutil.copytree(ROOT / "pytorch" / "cachalot", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "_version.py").write_text('__version__ = ""\n')
@@ -190,7 +190,7 @@ def package_folder(scratch: Path) -> Path:
 
 
 def require_symbols(adapter: Path, torch: Release, runtimes: list[Release]) -> None:
-    """What the adapter calls is in PyTorch's libraries, in each CUDA runtime, or in the plug-in."""
+    """Requires that the adapter's calls are in PyTorch's libraries, in each CUDA runtime, or in the plug-in."""
     table = run("nm", "--dynamic", "--undefined-only", "--with-symbol-versions", str(adapter))
     needed = {line.split()[-1] for line in table.splitlines() if line.split()[0] == "U"}
     ours = {name for name in needed if "@" not in name} - {"cachalot_plug", "cachalot_host_plug"}  # others are of the old libraries

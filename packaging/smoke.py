@@ -1,4 +1,4 @@
-"""What a program does with PyTorch's GPU memory, in a second; exits with an error where something is not as it should be."""
+"""Does a program's usual work with PyTorch's GPU memory, in a second; exits with an error if a result is wrong."""
 
 import gc
 

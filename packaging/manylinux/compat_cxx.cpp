@@ -25,8 +25,8 @@ void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 }  // namespace std
 
 // GCC 12: the count of an exception_ptr, which headers call since then. The libraries have none that could be called instead:
-// theirs come back here where headers have defined the functions around it. What lies before an exception object is part of
-// GCC's C++ interface (libsupc++/unwind-cxx.h) and has not changed since exceptions are counted.
+// theirs come back here where headers have defined the functions around it. The fields before an exception object are part of
+// GCC's C++ interface (libsupc++/unwind-cxx.h) and have not changed since exceptions are counted.
 
 namespace {
 

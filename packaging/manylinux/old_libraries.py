@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a folder of libraries to link with, so that what is linked runs on every system of a manylinux policy.
+"""Writes a folder of libraries to link with, so that the linked code runs on every system of a manylinux policy.
 
     python3 old_libraries.py build/old-libraries --policy manylinux_2_28
 
@@ -8,7 +8,7 @@ where it runs. The folder has libraries without code that define what the policy
 and versions of the real ones (libc.so.6, libstdc++.so.6, …): `-B<folder> -L<folder>` makes GCC link with them. A function
 that the policy does not allow is then an error of the linker, unless compat.c has it, which is in the folder as an archive.
 
-The versions come from this machine's own libraries, which keep the old ones for ever, and the policy from auditwheel.
+The versions come from this machine's own libraries, which keep the old ones permanently, and the policy from auditwheel.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def libraries() -> dict[str, list[Symbol]]:
 
 
 def former_home(name: str) -> str:
-    """The library that had the function; "" where that is none of ours."""
+    """Returns the library that had the function; "" if it is not a library of this folder."""
     if name == "__libc_start_main":  # did not move: its meaning changed (start.c)
         return "libc.so.6"
     return next((library for library, names in MOVED_TO_LIBC.items() if re.fullmatch(names, name)), "")
@@ -167,7 +167,7 @@ def assembly_of(symbols: list[Symbol]) -> Iterable[str]:
 
 
 def write_compat(folder: Path) -> None:
-    """What the policy's libraries lack and is needed all the same, and how programs began before glibc 2.34."""
+    """Writes the needed functions that the policy's libraries lack, and the start of programs before glibc 2.34."""
     flags = ["-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-c"]
     for source in ("compat.c", "compat_cxx.cpp", "start.c"):
         standard = "-std=c++20" if source.endswith(".cpp") else "-std=gnu11"
@@ -188,7 +188,7 @@ def archive(path: Path, members: list[Path]) -> None:
 
 
 def write_linker_scripts(folder: Path) -> None:
-    """What -lc, -lm and so on name."""
+    """Writes the files that -lc, -lm and so on name."""
     nonshared = run("gcc", "-print-file-name=libc_nonshared.a").strip()
     moved = " ".join(str(folder / name) for name in MOVED_TO_LIBC)
     scripts = {

@@ -1,4 +1,4 @@
-/* How a program begins, as before glibc 2.34.
+/* The start of a program, as before glibc 2.34.
 
    glibc 2.34's own start file leaves it to the C library to run the program's constructors; that of a system with an older
    glibc does not, and they would never run. This one hands over a function that runs them, which every glibc calls. */
