@@ -1,6 +1,6 @@
 """The programs whose memory snapshots are in this folder: short, and each with something else that a snapshot can have.
 
-A program is a function. What it must have around it, such as the size of the device or PyTorch's settings, stands in its decorator.
+A program is a function. Its decorator has the required surroundings, such as the size of the device or PyTorch's settings.
 `record.py` runs all of them and keeps their snapshots; bench/explain_remedies.py runs those that ran out of memory or wasted it once more.
 """
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 MIB = 1 << 20
-NEWER = not torch.__version__.startswith("2.11.")  # what PyTorch writes since then
+NEWER = not torch.__version__.startswith("2.11.")  # than the version of the oldest snapshots
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {}
-KEPT: list[Any] = []  # what a program still has when its snapshot is taken
+KEPT: list[Any] = []  # objects that a program still has when its snapshot is taken
 
 
 def program(**around: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -281,7 +281,7 @@ def varied_lengths() -> None:
 
 @program(history={"stacks": "python"}, settings="expandable_segments:True")
 def expandable() -> None:
-    """The same with segments that grow."""
+    """Runs varied lengths with segments that grow."""
     varied_lengths()
 
 
@@ -340,7 +340,7 @@ def oversize() -> None:
 
 @program(history={"stacks": "python"}, memory="1GiB", runs_out=True)
 def private_pool() -> None:
-    """A pool keeps the memory of what was computed in it."""
+    """A pool keeps the memory of its computations."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         parts = [block(90 + 10 * k) for k in range(5)]
@@ -382,12 +382,12 @@ def graph_pools() -> None:
     del batch
 
 
-LEAKS = True  # False: as if the program did not keep what it does not need
+LEAKS = True  # false to run the program as if it did not keep unneeded memory
 
 
 @program(history={"stacks": "python"}, memory="1GiB", runs_out=True)
 def leak() -> None:
-    """What every step computes is kept."""
+    """The results of every step are kept."""
     model, kept = perceptron(1024), []
     for _ in range(12):
         model(torch.empty(1024, 256, device="cuda")).sum().backward()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the programs of programs.py and keeps the memory snapshot of each, with a list of what is in them.
+"""Runs the programs of programs.py and keeps the memory snapshot of each, with a list of their content.
 
     data/snapshots/record.py FOLDER [NAME...]    by a Python that has torch, on the simulated CUDA runtime (LD_PRELOAD)
 
@@ -126,7 +126,7 @@ def forked(name: str, one: programs.Program, out: Path) -> None:
         raise SystemExit(f"{name} failed")
 
 
-# ---- what is in a snapshot
+# ---- the content of a snapshot
 
 
 def frame_text(frame: Any) -> str:
