@@ -1,4 +1,4 @@
-"""How the page heap serves a large request from scattered free pages: a diagram."""
+"""A diagram of the page heap serving a large request from scattered free pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from svg import Picture
 
 WIDTH, HEIGHT = 860, 478
 SLOT, LEFT = 54, 176
-# What the addresses show before: live blocks, and free handles of two pages, each with its number of pages.
+# The addresses before: live blocks, and free handles of two pages, each with its number of pages.
 LAYOUT = [("A", 2), ("1", 2), ("B", 1), ("2", 2), ("C", 1)]
 PAGES = sum(pages for _, pages in LAYOUT)
 FREE = [(name, pages) for name, pages in LAYOUT if name.isdigit()]

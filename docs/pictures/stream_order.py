@@ -1,4 +1,4 @@
-"""What a free in the order of a stream means: the host runs ahead, memory is reused before the work on it has ended. A diagram."""
+"""A diagram of a free in the order of a stream: the host runs ahead, memory is reused before the work on it has ended."""
 
 from __future__ import annotations
 
