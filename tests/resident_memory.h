@@ -1,4 +1,4 @@
-// What a process holds of the host's memory.
+// Returns the host memory that a process holds.
 #pragma once
 
 #include <sys/resource.h>

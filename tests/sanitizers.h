@@ -1,4 +1,4 @@
-// Which sanitizer the tests are compiled with. GCC says it by macros, Clang by __has_feature.
+// Finds the sanitizer that the tests are compiled with. GCC says it by macros, Clang by __has_feature.
 #pragma once
 
 #ifndef __has_feature

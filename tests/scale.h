@@ -1,5 +1,5 @@
-// How much the long random tests do, CACHALOT_TEST_SCALE times what they do without it, and where they begin:
-// CACHALOT_TEST_SEED in place of their own seeds.
+// The amount of work of the long random tests, multiplied by CACHALOT_TEST_SCALE, and their seeds: CACHALOT_TEST_SEED
+// in place of their own seeds.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace cachalot {
 
-// The number in an environment variable, `otherwise` where it is not set. Throws std::invalid_argument for what is no
-// number from 0 to `most`.
+// Returns the number in an environment variable, `otherwise` if it is not set. Throws std::invalid_argument unless it
+// is a number from 0 to `most`.
 template <typename Number>
 Number number_from_environment(const char* name, Number most, Number otherwise) {
   const char* const variable = std::getenv(name);

@@ -197,7 +197,7 @@ TEST(CachingDeviceAllocator, FreesCachedBlocksOfTheDeviceBeforeItGivesUp) {
   EXPECT_EQ(cache.DeviceFree(0, large), cudaSuccess);
 }
 
-// As a program does that wants cached blocks back before the heap asks the device.
+// The callback is that of a program that wants cached blocks back before the heap asks the device.
 TEST(CachingDeviceAllocator, MayBeUsedByACallbackOfItsHeap) {
   TwoDevices memory(64 * kMiB);
   Cache cache(memory.allocator, 2, 1, 30, Cache::INVALID_SIZE);

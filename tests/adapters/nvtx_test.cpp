@@ -1,4 +1,4 @@
-// What a tool that reads NVTX hears of an allocator.
+// The notifications of an allocator to a tool that reads NVTX.
 #include "cachalot/nvtx.h"
 
 #include <gtest/gtest.h>

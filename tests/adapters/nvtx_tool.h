@@ -6,7 +6,7 @@
 
 namespace cachalot {
 
-// What was told since the last call, in order. The first handle after a call of forget_handles is #1.
+// Returns the notifications since the last call, in order. The first handle after a call of forget_handles is #1.
 std::vector<std::string> take_heard();
 void forget_handles();
 

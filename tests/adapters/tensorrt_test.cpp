@@ -108,7 +108,7 @@ TEST(TensorRt, ServesADeviceOfItsOwn) {
   EXPECT_CONTAINS(refusal([&] { TensorRtAllocator(world.allocator, 2); }), "2");
 }
 
-// As an engine runs: each context has a stream, and layers take and give back memory, from several threads.
+// The work is that of an engine: each context has a stream, and layers take and give back memory, from several threads.
 TEST(TensorRt, ServesThreadsAtOnce) {
   TensorRtWorld trt(8 * kGiB);
   std::atomic<int> failures{0};

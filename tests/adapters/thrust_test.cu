@@ -1,4 +1,4 @@
-// Thrust in memory of the allocator: what it allocates, for which stream, and what is refused.
+// Thrust in memory of the allocator: its allocations, their streams, and refusals.
 #include <gtest/gtest.h>
 #include <thrust/device_vector.h>
 #include <thrust/reduce.h>

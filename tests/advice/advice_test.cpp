@@ -137,7 +137,7 @@ TEST(Advice, KeepsTheDefaultWhereNothingIsSaved) {
               HasSubstr("Keep expandable_segments:True: "));
 }
 
-// What the program has already is no advice, and what it saves is told against that.
+// The program's own policy is not advice, and savings are told against it.
 TEST(Advice, ComparesWithThePolicyThatTheProgramRanWith) {
   AdvisedProgram program = frag_toy();
   program.policy.heap = AllocatorPolicy::Heap::expandable_segments;

@@ -1,4 +1,4 @@
-// What histories tell of their programs, and that the replay of PyTorch's policy reserves what was recorded.
+// Tests of the programs found in histories, and of the replay of PyTorch's policy, which reserves the recorded memory.
 #include "tools/advice/recorded_programs.h"
 
 #include <gmock/gmock.h>
@@ -183,7 +183,7 @@ TEST(FailedRequests, ArePlayedAndFreedAtOnce) {
   EXPECT_TRUE(with.events[2].is_free() && with.events[3].is_free());  // before anything else is allocated
 }
 
-// The cache was given back before the allocation failed: a limit is at least what was reserved before that.
+// The cache was given back before the allocation failed: a limit is at least the memory reserved before that.
 TEST(Snapshots, HaveAtLeastTheMemoryThatWasEverReserved) {
   constexpr const char* kWithCacheGivenBack = R"({"device_traces":[[
     {"action":"segment_alloc","addr":4096,"size":33554432,"stream":0},

@@ -1,5 +1,5 @@
-// What PyTorch 2.12 to 2.15 added: refusals, allocations at an address, annotations, figures of private pools, captures that are
-// told apart from pools. tests/pytorch/test_newer_functions.py compares the same with PyTorch.
+// Functions that PyTorch 2.12 to 2.15 added: refusals, allocations at an address, annotations, figures of private pools,
+// captures that are told apart from pools. tests/pytorch/test_newer_functions.py compares the same with PyTorch.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -67,7 +67,7 @@ TEST(AnAllocationAtAnAddress, LiesThereOnEachHeap) {
     EXPECT_EQ(world.allocator.allocate_at(2 * kMiB, 0, nullptr, first + kMiB), first + kMiB) << heap;
     EXPECT_EQ(world.allocated(), 4 * kMiB) << heap;
     const DeviceStats stats = world.allocator.memory_stats();
-    EXPECT_EQ(stats.allocation.all.allocated, 4) << heap;  // with what lies before it
+    EXPECT_EQ(stats.allocation.all.allocated, 4) << heap;  // with the memory before it
     EXPECT_EQ(world.allocator.allocate_at(0, 0, nullptr, first), nullptr) << heap;
   }
 }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kIllegalAddress = 700;  // cudaErrorIllegalAddress
 
-// Does what is refused, and looks whether anything changed. Returns the refusal's words.
+// Does the refused action, and checks that nothing changed. Returns the refusal's words.
 template <typename Error = InvalidArgument>
 std::string refused_without_trace(World& world, const std::function<void()>& action) {
   const DeviceStats before = world.allocator.memory_stats();
@@ -348,8 +348,8 @@ class Scenario {
  public:
   explicit Scenario(World& world) : world_(world), other_(world.device->stream()), third_(world.device->stream()) {}
 
-  // Every step may fail: by the device's fault, which must be of this kind, or, after an earlier fault has changed what
-  // is held, because there is no memory left. What was allocated stays in `live`.
+  // Every step may fail: by the device's fault, which must be of this kind, or, after an earlier fault has changed the
+  // held memory, because there is no memory left. Allocated memory stays in `live`.
   template <typename Error>
   void play() {
     const auto step = [&](const std::function<void()>& action) {

@@ -71,7 +71,7 @@ TEST(Buffer, RefusesSizesWhoseBytesOverflow) {
   EXPECT_CONTAINS(refusal([&] { buffer.reserve(most); }), "elements of 8 bytes");
   EXPECT_CONTAINS(refusal([&] { allocate_array<double>(world.allocator, most); }), "elements of 8 bytes");
   EXPECT_EQ(buffer.size(), 10u);
-  out_of_memory([&] { Buffer<double>(world.allocator, most / 8); });  // it does not overflow, and nobody has it
+  out_of_memory([&] { Buffer<double>(world.allocator, most / 8); });  // it does not overflow, and no device has it
 }
 
 TEST(Buffer, AMoveAndAReleaseLeaveItEmpty) {

@@ -26,7 +26,7 @@ namespace {
 
 class MeddlingDevice;
 
-// What is done around each call to the device.
+// The action around each call to the device.
 class Meddling {
  public:
   explicit Meddling(const MeddlingDevice& device);
@@ -87,9 +87,9 @@ class Interleavings : public testing::Test {
     const Stream third = device->stream();
     std::vector<void*> ours;      // of the thread that plays the scenario
     std::vector<void*> theirs;    // of the one that meddles
-    std::vector<void*> on_other;  // of that stream; nobody allocates there any more
+    std::vector<void*> on_other;  // of that stream; no allocation follows there
     void* being_freed = nullptr;
-    std::size_t wanted_bytes = 0;  // what the thread that plays is to ask for next
+    std::size_t wanted_bytes = 0;  // the next request of the thread that plays
 
     void* allocate(std::size_t bytes, Stream stream = nullptr, const AllocateOptions& options = {}) {
       void* ptr = allocator.allocate(bytes, 0, stream, options);
@@ -194,7 +194,7 @@ class Interleavings : public testing::Test {
     }
   }
 
-  // Whether the scenario has so many calls to the device.
+  // Returns whether the scenario has `n` calls to the device.
   static bool run_once(const Action& action, const char* heap, When when, std::uint64_t n) {
     auto owned = std::make_unique<Stage>(heap);
     Stage& stage = *owned;
@@ -262,7 +262,7 @@ TEST_F(Interleavings, WithAFreeThatWaits) {
   });
 }
 
-// What is freed while an event is recorded, or while the device is waited for, comes after that.
+// A free while an event is recorded, or while the device is waited for, comes after that.
 TEST_F(Interleavings, WithAFreeOnAnotherStreamThatStillUsesTheMemory) {
   for (const std::size_t which : {0u, 1u}) {
     run("a free on another stream", [which](Stage& stage) {
@@ -294,7 +294,7 @@ TEST_F(Interleavings, WithTimePassing) {
   run("time", [](Stage& stage) { stage.device->advance(10'000'000); });
 }
 
-// The completion hint must be read before the event is asked: what is done in between must not be missed for ever.
+// The completion hint must be read before the event is asked: work done in between must not be missed permanently.
 TEST_F(Interleavings, WithAnEventDoneRightAfterItWasAsked) {
   Stage stage;
   void* ptr = stage.allocate(4096);
@@ -358,7 +358,7 @@ TEST_F(Interleavings, WithAPrivatePool) {
   });
 }
 
-// The same while a tag, which holds `theirs`, goes to sleep and wakes.
+// Interleavings while a tag, which holds `theirs`, goes to sleep and wakes.
 class SleepInterleavings : public Interleavings {
  protected:
   static constexpr PoolId kTagsPool{1, 1};  // of the first tag

@@ -117,7 +117,7 @@ TEST(Limit, BelowWhatIsHeldGivesCachedMemoryBackAndRefusesGrowthUntilLessIsHeld)
   }
 }
 
-// What the page heap has to do without new memory goes on above the limit.
+// The page heap's work that needs no new memory goes on above the limit.
 TEST(Limit, BelowWhatIsHeldLeavesTheUseOfWhatIsHeld) {
   World world(4 * kGiB, "heap:pages");
   std::vector<void*> blocks;
@@ -250,7 +250,7 @@ TEST(SoftLimit, WithoutACallbackIsRefused) {
 
 // --- over threads -------------------------------------------------------------------------------------------------------
 
-// The device counts by itself what is taken from it.
+// The device counts the memory taken from it by itself.
 TEST(LimitOverThreads, IsNeverExceededAtAnyInstant) {
   for (const char* heap : kLimitedHeaps) {
     const std::uint64_t seed = seed_or(4711);
@@ -263,7 +263,7 @@ TEST(LimitOverThreads, IsNeverExceededAtAnyInstant) {
       ++told;
       world.allocator.trim(report.soft_limit_bytes / 2);
     });
-    // Enough for one thread to reach the limit by itself, should the others run after it.
+    // Enough for one thread to reach the limit by itself, if the others run after it.
     const int operations = std::max(200, static_cast<int>(scaled(400)));
     const auto work = [&](unsigned number) {
       std::mt19937_64 random(seed + number);

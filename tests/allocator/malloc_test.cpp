@@ -1,4 +1,4 @@
-// What a request is given: its size, its place, what is split and merged, and what every option changes.
+// The result of a request: its size, its place, the split and merged blocks, and the effect of every option.
 #include <gtest/gtest.h>
 
 #include <algorithm>

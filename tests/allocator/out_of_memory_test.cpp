@@ -1,4 +1,4 @@
-// When memory runs short: garbage collection, what is given back and in which order, and what is said in the end.
+// Tests of scarce memory: garbage collection, the memory that is given back and its order, and the final message.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -61,7 +61,7 @@ TEST(WhenTheDeviceIsFull, PendingFreesAreWaitedFor) {
 }
 
 TEST(AHundredRecordedTensors, NeverRunOutOfMemory) {
-  // As PyTorch's test_caching_allocator_record_stream_oom.
+  // The steps are those of PyTorch's test_caching_allocator_record_stream_oom.
   World world(2 * kGiB);
   const Stream other = world.device->stream();
   const Stream main = world.device->stream();
@@ -350,7 +350,7 @@ TEST(Observers, SeeTheOutOfMemoryAlreadyCounted) {
   EXPECT_EQ(world.allocator.memory_stats().num_alloc_retries, 1);
 }
 
-// ---- What is said
+// ---- The message
 
 TEST(TheMessage, SaysWhatTheUserNeedsNext) {
   World world(100 * kMiB);
@@ -426,7 +426,8 @@ TEST(AnOutOfMemory, CarriesDeviceAndRequest) {
 }
 
 TEST(AfterAnOutOfMemory, WhatFitsIsServed) {
-  // As PyTorch's test_out_of_memory_retry: half and half again does not fit; after the first is freed it does.
+  // The steps are those of PyTorch's test_out_of_memory_retry: half and half again does not fit; after the first is
+  // freed it does.
   World world(100 * kMiB);
   void* first = world.allocate(50 * kMiB);
   EXPECT_THROW(world.allocate(52 * kMiB), OutOfMemory);

@@ -1,4 +1,4 @@
-// Pinned host memory: who gets a buffer may write to it at once, so streams that use it keep it.
+// Pinned host memory: the receiver of a buffer may write to it at once, so streams that use it keep it.
 #include <gtest/gtest.h>
 
 #include <cstddef>

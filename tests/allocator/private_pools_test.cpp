@@ -239,8 +239,8 @@ TEST(EmptyCache, OfAReleasedPoolWaitsForItsPendingFreesAlone) {
   EXPECT_EQ(world.allocator.memory_stats().active.all.current, 1);  // the other pool's free still waits
 }
 
-// As PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph, with its five sizes and its figures: up to
-// three tensors of a size are live at once, the last one outlives the graph.
+// The steps are those of PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph, with its five sizes and
+// its figures: up to three tensors of a size are live at once, the last one outlives the graph.
 TEST(AGraphsPool, HoldsItsSegmentsUntilTheGraphAndItsResultsAreGone) {
   struct Case {
     std::size_t size;
@@ -281,7 +281,7 @@ TEST(AGraphsPool, HoldsItsSegmentsUntilTheGraphAndItsResultsAreGone) {
 }
 
 TEST(TwoCaptures, MayShareAPool) {
-  // As PyTorch's test_graph_two_successive: the second graph reuses what the first has freed.
+  // The steps are those of PyTorch's test_graph_two_successive: the second graph reuses what the first has freed.
   World world;
   const Stream captured = world.device->stream();
   {
@@ -458,7 +458,7 @@ TEST(APoolWithAProvider, RefusesSegmentsThatAreNotAligned) {
   EXPECT_NE(world.allocate(1000), nullptr);
 }
 
-// As another thread may do while the first waits for the device.
+// The pool loses its users as another thread may do it while the first waits for the device.
 TEST(APoolThatIsAskedForMemory, LivesOnWithoutUsersAndSegments) {
   World world;
   auto redirection = std::make_unique<InPool>(world.allocator, kPool);
@@ -509,7 +509,7 @@ TEST(APoolWithAProvider, MayOutliveItsMakersReference) {
   EXPECT_TRUE(watched.expired());
 }
 
-// ---- What is live
+// ---- Live allocations
 
 TEST(PoolHasExactly, ComparesAllLiveAllocations) {
   World world;
@@ -704,7 +704,7 @@ TEST_F(Checkpoints, AreRefusedWithASegmentListedTwice) {
 }
 
 TEST_F(Checkpoints, AllowAFreeOfARestoredBlockOneByOne) {
-  // As PyTorch's test_tensor_dies_after_checkpoint: live 2 -> 1 -> 0.
+  // The steps are those of PyTorch's test_tensor_dies_after_checkpoint: live 2 -> 1 -> 0.
   const auto live = in_pool({512, 512});
   const PoolCheckpoint checkpoint = world.allocator.checkpoint_pool(0, kGraph);
   for (void* ptr : live) world.allocator.deallocate(ptr);

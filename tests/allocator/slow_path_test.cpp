@@ -74,7 +74,7 @@ class SlowPath : public testing::TestWithParam<const char*> {
   CachingAllocator allocator{{device}, parse_options(GetParam())};
   const Stream other = simulated->stream();
 
-  // A thread that waits for a lock for ever would keep the program for ever.
+  // A thread that waits for a lock permanently would keep the program from ending.
   static void finish(std::future<void>& work) {
     if (work.wait_for(std::chrono::seconds(60)) == std::future_status::ready) return work.get();
     std::fprintf(stderr, "a thread waits for a lock that is held across a call to the device\n");

@@ -1,4 +1,4 @@
-// Who observes slow paths hears of each, from its begin to its end, and of nothing else.
+// An observer of slow paths is notified of each, from its begin to its end, and of nothing else.
 #include <gtest/gtest.h>
 
 #include <memory>

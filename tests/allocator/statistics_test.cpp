@@ -1,4 +1,4 @@
-// What is reported: statistics and their resets, fragmentation, history, trackers, snapshots.
+// Reports: statistics and their resets, fragmentation, history, trackers, snapshots.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -365,7 +365,8 @@ TEST(HistoryEntries, CarryTheDevicesClock) {
   EXPECT_EQ(trace_of(world).at(0).time_us, 1234);
 }
 
-// Which entries of an allocation and its free carry a context, as letters: Segment, Alloc, Requested, Completed.
+// Returns the entries of an allocation and its free that carry a context, as letters: Segment, Alloc, Requested,
+// Completed.
 std::string with_context(HistoryOptions::Contexts contexts, int* recorded = nullptr) {
   World world;
   int made = 0;
@@ -490,7 +491,7 @@ TEST(ATracker, SeesEveryChangeWithoutHistory) {
 }
 
 TEST(ATracker, SeesOneSegmentComeAndGo) {
-  // As PyTorch's cuda_allocatorTraceTracker_test.
+  // The steps are those of PyTorch's cuda_allocatorTraceTracker_test.
   World world;
   int allocated = 0;
   int freed = 0;

@@ -1,4 +1,4 @@
-// Memory used on several streams: what record_stream promises, and when what was freed comes back.
+// Memory used on several streams: the contract of record_stream, and the time when freed memory comes back.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -52,7 +52,7 @@ TEST(RecordStream, WithNoWorkQueuedCostsOneMallocsWait) {
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, world.device->stream());
   world.allocator.deallocate(ptr);
-  EXPECT_EQ(world.active(), 4096u);  // nobody has looked yet
+  EXPECT_EQ(world.active(), 4096u);  // the event was not queried yet
   EXPECT_EQ(world.allocate(4096), ptr);
 }
 
@@ -108,7 +108,7 @@ TEST(RecordStream, CoversWorkQueuedUpToTheFree) {
   world.allocator.record_stream(ptr, other);
   world.launch(other, 500);  // after record_stream, before the free
   world.allocator.deallocate(ptr);
-  world.launch(other, 5000);  // after the free: nobody waits for it
+  world.launch(other, 5000);  // after the free: it is not waited for
   EXPECT_NE(world.allocate(4096), ptr);
   world.pass(500);
   EXPECT_EQ(world.allocate(4096), ptr);
@@ -219,7 +219,7 @@ TEST(EmptyCache, WaitsForPendingFrees) {
   EXPECT_EQ(world.allocator.memory_stats().num_sync_all_streams, 1);
 }
 
-// What a destructor's free owes to a device that refuses comes when the cache is emptied, or memory runs out.
+// A destructor's free that the device refuses is completed when the cache is emptied, or memory runs out.
 TEST(AFreeThatTheDeviceRefuses, ComesWhenItCan) {
   for (const bool runs_out : {false, true}) {
     World world(40 * kMiB);
@@ -262,7 +262,7 @@ TEST(AFreeThatTheDeviceRefuses, StaysWhileTheDeviceRefuses) {
   EXPECT_EQ(world.reserved(), 0u);
 }
 
-// As restore_pool may have.
+// The memory is freed elsewhere, as restore_pool may do.
 TEST(AFreeThatTheDeviceRefuses, IsDoneWhenSomebodyElseHasFreedTheMemory) {
   World world;
   const std::vector<void*> blocks = freed_in_vain(world);

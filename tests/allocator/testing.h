@@ -1,4 +1,4 @@
-// What the tests of the allocator share: a small world to test in, and words for what they look at.
+// The common parts of the allocator's tests: a small world to test in, and functions for the checked figures.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ struct World {
   CachingAllocator allocator;
 };
 
-// The same with two devices.
+// A world with two devices.
 struct TwoDevices {
   explicit TwoDevices(std::size_t device_bytes = kGiB, std::string_view options = "")
       : device{make(0, device_bytes), make(1, device_bytes)},
@@ -80,12 +80,12 @@ struct TwoDevices {
 inline Address address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 inline void* after(void* ptr, std::size_t bytes) { return static_cast<char*>(ptr) + bytes; }
 
-// Where in its segment an allocation lies.
+// Returns the offset of an allocation in its segment.
 inline std::size_t offset_in_segment(const CachingAllocator& allocator, void* ptr) {
   return address(ptr) - address(allocator.base_allocation(ptr).base);
 }
 
-// What an allocation that must fail throws; nothing thrown is a failed test.
+// Returns the message of an allocation that must fail; the test fails if nothing is thrown.
 template <typename Error>
 std::string message_of(const std::function<void()>& action) {
   try {

@@ -38,7 +38,7 @@ struct Handout {
   Stream stream;
 };
 
-// What threads give each other to free.
+// Allocations that threads pass to each other to free.
 class Mailbox {
  public:
   void put(Handout handout) {
@@ -120,7 +120,7 @@ class Player {
     if (!live_.empty()) give_back(pick());
   }
 
-  // Used on another stream, whose order it is in, and freed by whoever comes.
+  // Posts an allocation that is used on another stream, in its order, and freed by any thread.
   void post() {
     if (live_.empty()) return;
     const Handout handout = pick();

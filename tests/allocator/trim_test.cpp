@@ -222,7 +222,7 @@ TEST(Reserve, IsKeptByGarbageCollectionAndGivenBackByTrimAndEmptyCache) {
   }
 }
 
-// Without a reservation the same program's garbage is collected.
+// The garbage of an equal program without a reservation is collected.
 TEST(Reserve, IsWhatGarbageCollectionKeeps) {
   World world(4 * kGiB, "garbage_collection_threshold:0.1,limit:1GiB");
   world.allocator.deallocate(world.allocate(300 * kMiB));

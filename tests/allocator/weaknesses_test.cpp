@@ -41,7 +41,7 @@ TEST(W1, BlocksThatMergeAfterTheirEventsServeALargerRequest) {
   EXPECT_EQ(world.allocate(8 * kMiB), waiting[0]);
 }
 
-// ---- W2: one thread's redirection into a pool stops everybody's recovery
+// ---- W2: one thread's redirection into a pool stops every thread's recovery
 
 TEST(W2, AnotherThreadsRedirectionDoesNotStopRecoveryFromOutOfMemory) {
   World world(60 * kMiB);
@@ -79,7 +79,7 @@ TEST(W2, AnotherThreadsRedirectionDoesNotStopReclaiming) {
 }
 
 TEST(W2, TheRedirectedThreadsOwnEmptyCacheStaysANoOp) {
-  // As PyTorch's test_mempool_emptycache_multithread.
+  // The steps are those of PyTorch's test_mempool_emptycache_multithread.
   World world;
   world.allocator.deallocate(world.allocate(40 * kMiB));
   {

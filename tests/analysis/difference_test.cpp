@@ -1,4 +1,4 @@
-// What grew between two runs, and which lines of two programs belong together.
+// Tests of the growth between two runs, and of the matching lines of two programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,7 +121,7 @@ TEST(Differences, SayWhatGrewWhereCodeHasMoved) {
   EXPECT_EQ(difference.devices[0].growth(), 8192 + 1024 - 512);
 }
 
-// Of random programs, with pools, stages and code that moves, at each moment.
+// The programs are random, with pools, stages and code that moves, at each moment.
 TEST(Differences, OfEachListAddUpToTheDifferenceOfThePeaks) {
   std::mt19937 random(7);
   const auto draw = [&](std::uint32_t below) { return static_cast<std::uint32_t>(random() % below); };
@@ -206,7 +206,7 @@ TEST(DifferencesInTime, ArePartsOfTheEvents) {
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(difference.devices[0].aligned_by, "events");
   EXPECT_EQ(parts[1].begin, 0.5);
-  EXPECT_EQ(parts[0].peak_bytes.growth(), 5);  // the begin of the second part is no more of the first
+  EXPECT_EQ(parts[0].peak_bytes.growth(), 5);  // the begin of the second part does not belong to the first
   EXPECT_EQ(parts[1].peak_bytes.growth(), 10);
 }
 

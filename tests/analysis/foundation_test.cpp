@@ -219,7 +219,7 @@ TEST(Categories, StacksWithoutFramesAreThoseOfAutogradsThread) {
   EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "activations", "gradients"}));
 }
 
-// What a program computes by itself: input before the forward pass, the loss between it and the backward pass.
+// Values that a program computes by itself: input before the forward pass, the loss between it and the backward pass.
 TEST(Categories, TheLossIsComputedBetweenThePasses) {
   HistoryBuilder train;
   const StackId own = train.stack({{"/app/train.py", "<module>"}});

@@ -1,4 +1,4 @@
-// What consoles, loggers and terminals do to a text is undone.
+// Tests that the changes of consoles, loggers and terminals to a text are undone.
 #include "tools/analysis/log_text.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ TEST(MetadataMemory, SaysHowMuchItTook) {
   EXPECT_EQ(memory.bytes(), 4096u);
   for (int i = 0; i < 400; ++i) memory.allocate(MetadataMemory::kPiece, MetadataMemory::kPiece);
   EXPECT_GE(memory.bytes(), 25 * kMiB);
-  EXPECT_LE(memory.bytes(), 26 * kMiB);  // what does not fit the end of a piece is lost
+  EXPECT_LE(memory.bytes(), 26 * kMiB);  // the end of a piece that is too small is lost
 }
 
 TEST(MetadataMemory, ANumberLeadsBackToWhatItIsOf) {
@@ -90,7 +90,7 @@ void allocate_within_a_limit() {
   }
 }
 
-// Whether a limit of addresses that is set is kept: qemu-user keeps none.
+// Returns whether the system enforces a limit of addresses: qemu-user does not.
 bool limits_of_addresses_hold() {
   rlimit before{};
   getrlimit(RLIMIT_AS, &before);

@@ -60,7 +60,7 @@ TEST(FreeBins, SizesOfOneBinAreToldApart) {
   EXPECT_EQ(bins.best_fit(kMiB + 1536), nullptr);
 }
 
-// Where a full leaf is parted, all but one of its blocks may come to lie on one side.
+// All but one of the blocks of a full leaf may end on one side when it is parted.
 TEST(FreeBins, BlocksOfOneSizeMayLieAnywhere) {
   for (const bool ascending : {true, false}) {
     std::deque<Block> blocks;

@@ -237,7 +237,7 @@ TEST(PageMap, ALargeBlockAndASmallOneMayBeginInOnePage) {
   EXPECT_EQ(blocks.map.find(kBase + 16 * kMiB + 1024), &another);
 }
 
-// A block that is handed out again writes no entry while nobody else's can have taken its place.
+// A block that is handed out again writes no entry while no other block's can have taken its place.
 TEST(PageMap, ABlockHandedOutAgainIsFoundWhateverCameBesideIt) {
   Blocks blocks;
   Block& block = blocks.hand_out(kBase + 512, 2 * kMiB);

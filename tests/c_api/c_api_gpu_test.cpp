@@ -79,7 +79,7 @@ TEST(CApiGpu, ATagSleepsAndWakesWithWhatItHeld) {
   EXPECT_EQ(status, 0) << "the process failed or died";
 }
 
-// In a process of its own. What is written differs from what is there in one byte of two at least.
+// Runs in a process of its own. The written bytes differ from the present ones in one of two at least.
 void write_beside_allocations() {
   if (!has_gpu()) GTEST_SKIP();
   char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));

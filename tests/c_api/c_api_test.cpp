@@ -38,7 +38,7 @@ std::string last_error() { return cachalot_last_error(); }
 
 cudaStream_t stream_of(std::uintptr_t value) { return reinterpret_cast<cudaStream_t>(value); }
 
-// What a C API string function returned, parsed and freed.
+// Returns the string of a C API function, parsed and freed.
 json take_json(char* text) {
   if (text == nullptr) return nullptr;
   json parsed = json::parse(text);
@@ -103,8 +103,8 @@ void forget_last_error() {
   ASSERT_EQ(last_error(), "");
 }
 
-// Once without thread caches and once with them, where malloc and free have a path of their own: nobody can tell. With
-// blocks in a cache at the beginning.
+// Runs the body once without thread caches and once with them, where malloc and free have a path of their own: the
+// results must be equal. There are blocks in a cache at the beginning.
 template <typename Body>
 void in_fresh_processes(Environment environment, Body body) {
   for (const char* options : {"thread_cache:False", "thread_cache:True"}) {
@@ -155,7 +155,7 @@ TEST(CApi, AForkDuringTheFirstCallLeavesAChildThatDoesNotHang) {
   constexpr int kServed = 20;
   constexpr int kRefused = 21;
   constexpr int kForks = 300;
-  constexpr int kTurnsLater = 50;  // each fork comes so much later in the first call
+  constexpr int kTurnsLater = 50;  // each fork comes this much later in the first call
   const auto fork_during_the_first_call = [](int turns) {
     std::thread first([] { cachalot_free(cachalot_malloc(1 << 20, 0, nullptr), 1 << 20, 0, nullptr); });
     for (std::atomic<int> turn = 0; turn < turns; ++turn) {
@@ -282,7 +282,7 @@ TEST(CApi, SmallBlocksAreFreedWhateverBecameOfTheirCache) {
   });
 }
 
-// ---- What bad arguments get -----------------------------------------------------------------------------------------
+// ---- The answers to bad arguments -----------------------------------------------------------------------------------
 
 TEST(CApi, SizesFrom1EiBOnFailAndNameTheValue) {
   in_fresh_process([] {
@@ -341,7 +341,7 @@ TEST(CApi, TheGuardIsOnWhereItIsAskedFor) {
   });
 }
 
-// Each mistake is refused as ever, and is in the list as well.
+// Each mistake is refused as without debug, and is in the list as well.
 TEST(CApi, WhatACallerDoesWrongIsReportedUnderDebug) {
   for (const Environment& environment :
        {Environment{{"CACHALOT_DEBUG", "1"}}, Environment{{"CACHALOT_CONF", "debug:True,heap:pages,guard:False"}}}) {
@@ -721,7 +721,7 @@ TEST(CApi, TheSimulatedDeviceHas80GiBUnlessTold) {
   });
 }
 
-// Where there is a driver, there are its GPUs or an error.
+// The driver's GPUs, or an error, come first if a driver is there.
 TEST(CApi, SimulatedDevicesThatNobodyAskedForAreToldOfOnce) {
   in_fresh_process({{"CACHALOT_SIMULATE", "0"}, {"CUDA_VISIBLE_DEVICES", ""}}, [] {
     ::testing::internal::CaptureStderr();

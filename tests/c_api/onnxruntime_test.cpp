@@ -22,7 +22,8 @@ Function* through_option(Function* function) {
   return reinterpret_cast<Function*>(address);
 }
 
-// The provider: memory that it reserves for good is freed with a call that empties the cache; 0 bytes are not asked for.
+// The provider: memory that it reserves permanently is freed with a call that empties the cache; 0 bytes are not
+// requested.
 class Provider {
  public:
   void* alloc(std::size_t bytes) { return bytes == 0 ? nullptr : alloc_(bytes); }

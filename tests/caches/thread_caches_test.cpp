@@ -1,4 +1,5 @@
-// Thread caches: what is cached, what is not, when it goes back, and that nobody but the clock can tell.
+// Thread caches: the blocks that are cached or not, the time when they go back, and that only the clock shows a
+// difference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +43,7 @@ void free_all(World& world, const std::vector<void*>& blocks) {
   for (void* block : blocks) world.allocator.deallocate(block);
 }
 
-// --- whether there are any ------------------------------------------------------------------------------------------
+// --- the caches' existence ------------------------------------------------------------------------------------------
 
 TEST(ThreadCaches, AreOnForPagesAndOffForSegmentsUnlessSaidOtherwise) {
   const auto caches = [](const char* options) {
@@ -82,7 +83,7 @@ TEST(ThreadCaches, ServeUpTo64KiB) {
   EXPECT_EQ(cached_bytes(world.allocator), 64 * kKiB);
 }
 
-// --- what a program sees --------------------------------------------------------------------------------------------
+// --- the view of a program ------------------------------------------------------------------------------------------
 
 // By pool only where a block's size decides its pool: over the page heap small ones may lie beside large ones.
 void expect_same(const StatArray& a, const StatArray& b, bool by_pool, const char* name) {
@@ -106,7 +107,7 @@ void expect_same(const DeviceStats& a, const DeviceStats& b, bool by_pool) {
   expect_same(a.active_bytes, b.active_bytes, by_pool, "active_bytes");
 }
 
-// One program over an allocator with caches and one without: all statistics of what is allocated agree at every look,
+// One program over an allocator with caches and one without: all statistics of allocated memory agree at every look,
 // peaks and sums among them.
 TEST(ThreadCaches, LeaveTheStatisticsOfOneThreadAsTheyAre) {
   for (const char* heap : {"", "heap:pages"}) {
@@ -157,7 +158,7 @@ TEST(ThreadCaches, LeaveTheStatisticsOfOneThreadAsTheyAre) {
   }
 }
 
-// What waits for another stream's work leaves the statistics in empty_cache, after what the caches have done.
+// Memory that waits for another stream's work leaves the statistics in empty_cache, after what the caches have done.
 TEST(ThreadCaches, LeaveThePeaksAsTheyAreWhenFreesHaveWaited) {
   World with(kDevice, kCached);
   World without(kDevice);
@@ -215,7 +216,7 @@ TEST(ThreadCaches, AreShownAsInactiveInSnapshots) {
   world.allocator.deallocate(live);
 }
 
-// --- what goes past them --------------------------------------------------------------------------------------------
+// --- blocks that go past them ---------------------------------------------------------------------------------------
 
 TEST(ThreadCaches, AreKeptFromBlocksThatOtherStreamsUse) {
   World world(kDevice, kCached);
@@ -321,7 +322,7 @@ TEST(ThreadCaches, HoldAMebibyteAThread) {
   EXPECT_EQ(cached_bytes(world.allocator), 0u);
 }
 
-// What a thread by itself leaves in a depot nobody would fetch.
+// Blocks that a lone thread leaves in a depot would not be fetched.
 TEST(ThreadCaches, HoldMoreForEachOtherWhereThereAreSeveral) {
   constexpr auto kMost = static_cast<std::size_t>(ThreadCaches::kMostThreadBytes);
   World world(kDevice, kCached);
@@ -379,7 +380,7 @@ TEST(ThreadCaches, GoBackWithTheirThread) {
   });
   world.allocator.empty_cache();  // of the depots, too
   EXPECT_EQ(world.reserved(), 0u);
-  on_another_thread([&] { world.allocator.deallocate(world.allocate(1024)); });  // what was kept for it serves another
+  on_another_thread([&] { world.allocator.deallocate(world.allocate(1024)); });  // its memory serves another
   EXPECT_EQ(cached_bytes(world.allocator), 0u);
 }
 
@@ -447,7 +448,7 @@ TEST(ThreadCaches, AreEmptiedBeforeARequestWouldFailHoweverOften) {
   EXPECT_EQ(world.allocator.memory_stats().num_alloc_retries, 0);
 }
 
-// Of a device that does something while it waits for its work.
+// A call of a device that runs code while it waits for its work.
 class BusyDevice;
 struct Synchronizing {
   explicit Synchronizing(const BusyDevice&) {}
@@ -510,8 +511,8 @@ TEST(ThreadCaches, PassBlocksFromThreadsThatFreeToThreadsThatAllocate) {
   EXPECT_GE(world.allocator.max_memory_allocated(), 300u * 1024);
 }
 
-// Each of a size of its own, which comes back to it through the depot: so nobody's visit to the heap gathers what the others
-// have counted, but that of the thread that frees, when it has freed a MiB.
+// Each of a size of its own, which comes back to it through the depot: so the only visit to the heap that gathers the
+// others' counts is that of the freeing thread, when it has freed a MiB.
 TEST(ThreadCaches, KeepPeaksNearTheTruthWhereOneThreadFreesWhatSeveralAllocate) {
   constexpr std::size_t kEach = 512 * kKiB;
   constexpr std::size_t kSizes[] = {1024, 1536, 2048, 2560};
@@ -545,7 +546,7 @@ TEST(ThreadCaches, KeepPeaksNearTheTruthWhereOneThreadFreesWhatSeveralAllocate) 
   EXPECT_LE(world.allocator.max_memory_allocated(), peak + kBound);
 }
 
-// What a thread lacks is taken from the other's cache; but not again and again.
+// Blocks that a thread lacks are taken from the other's cache; but not again and again.
 TEST(ThreadCaches, GrowOnceWhereThreadsKeepTakingFromEachOther) {
   World world(kDevice, kCached);
   Worker other;
@@ -604,7 +605,7 @@ TEST(ThreadCaches, StandBeingRecalledAllTheTime) {
   EXPECT_EQ(world.reserved(), 4 * kGiB);
 }
 
-// What the fence orders is what was stored before it: a thread that is not turned away must be seen in its cache.
+// The fence orders earlier stores: a thread that is not turned away must be seen in its cache.
 TEST(ThreadCaches, AreRecalledBeforeTheFence) {
   static ThreadCaches* caches = nullptr;  // a hook is a function
   static int fences = 0;

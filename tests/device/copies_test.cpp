@@ -1,4 +1,4 @@
-// Copies over the bus, as work of streams: how long they take, what overlaps, and who waits.
+// Copies over the bus, as work of streams: their durations, overlaps, and waits.
 #include <gtest/gtest.h>
 
 #include "base/bytes.h"
@@ -137,7 +137,7 @@ TEST(CopyEngines, ACopyTakesTheFirstGapThatIsLongEnough) {
   EXPECT_EQ(engine.take(0, 0, 20), 170);    // the gap of 10 is too short
   EXPECT_EQ(engine.take(0, 0, 10), 100);    // and not for this one
   EXPECT_EQ(engine.take(0, 0, 0), 0);       // nothing needs no engine
-  EXPECT_EQ(engine.take(160, 0, 10), 180);  // what has begun is not put off
+  EXPECT_EQ(engine.take(160, 0, 10), 180);  // a copy that has begun is not put off
   EXPECT_EQ(engine.take(500, 0, 10), 510);
 }
 

@@ -116,7 +116,7 @@ class ForeignContexts : public testing::TestWithParam<ContextKind> {
   void push() {
     ASSERT_EQ(driver_function<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent", 4000)(context_->get()), CUDA_SUCCESS);
   }
-  // No primary context, where that harms nobody, and a new foreign one.
+  // Resets the primary context, where that does no harm, and makes a new foreign one.
   void reset_if_simulated() {
     if (!is_driver_simulated()) return;
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
@@ -219,7 +219,7 @@ TEST_P(ForeignContexts, MayHaveStreamsThatMemoryIsUsedOn) {
   }
 }
 
-// Null means the default stream of the primary context, whoever asks: an event for it is recorded there.
+// Null means the default stream of the primary context, for every caller: an event for it is recorded there.
 TEST_P(ForeignContexts, DoNotChangeWhatTheDefaultStreamIs) {
   const auto device = cuda_devices().at(0);
   const std::uint64_t before = device->stream_id(nullptr);

@@ -1,5 +1,5 @@
-// What CudaDevice promises beyond the contract: that it leaves alone what belongs to the program, the CUDA runtime's state and
-// the current context of the calling thread and the contexts of other devices.
+// Tests of CudaDevice beyond the contract: it does not change the program's state, the CUDA runtime's and the current context
+// of the calling thread and the contexts of other devices.
 #include <gtest/gtest.h>
 
 #if CACHALOT_HAS_CUDART

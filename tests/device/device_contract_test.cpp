@@ -1,5 +1,5 @@
-// What every Device promises, held against each implementation. Only what CUDA documents is asked here; the simulated
-// device's own rules are in simulated_device_test.cpp.
+// Tests of the contract of Device against each implementation. They ask only for documented properties of CUDA; the
+// simulated device's own rules are in simulated_device_test.cpp.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

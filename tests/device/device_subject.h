@@ -22,7 +22,7 @@ class DeviceSubject {
 std::unique_ptr<DeviceSubject> make_simulated_subject();
 // Null where there is no GPU.
 std::unique_ptr<DeviceSubject> make_cuda_subject();
-// The same, and each call to the device is made by a new thread.
+// Returns a subject that makes each call to the device on a new thread.
 std::unique_ptr<DeviceSubject> make_cuda_subject_for_new_threads();
 
 }  // namespace cachalot

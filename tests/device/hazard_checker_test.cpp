@@ -380,8 +380,8 @@ std::size_t pick(std::mt19937_64& random, std::size_t count) {
   return std::uniform_int_distribution<std::size_t>(0, count - 1)(random);
 }
 
-// What the checker must find, from the definition: for each stream, event and the host the set of all launches that
-// come before, and for each cell of memory all launches that ever used it.
+// The expected results of the checker, from the definition: for each stream, event and the host the set of all launches
+// that come before, and for each cell of memory all launches that ever used it.
 class HazardOracle {
  public:
   using Launches = std::set<int>;

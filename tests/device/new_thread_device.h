@@ -13,7 +13,7 @@
 
 namespace cachalot {
 
-// What the call throws is thrown here.
+// Makes the call on a new thread; throws its exception.
 template <typename Call>
 auto in_new_thread(Call&& call) {
   return std::async(std::launch::async, call).get();

@@ -297,7 +297,7 @@ TEST(SimulatedMemory, WorkOnMallocedMemoryMustStayWithinIt) {
 TEST(SimulatedTime, EachCallTakesItsLatency) {
   SimulatedDevice device;
   device.malloc(2 * kMiB);
-  EXPECT_EQ(device.clock_ns(), 100'100);  // 100 us, and 0.05 us a MiB
+  EXPECT_EQ(device.clock_ns(), 100'100);  // 100 us, and 0.05 us per MiB
   const Event event = device.event_create();
   const std::int64_t before = device.clock_ns();
   device.event_record(event, device.stream());
@@ -991,7 +991,7 @@ TEST(SimulatedPeers, AccessIsOfTheMappingsItWasSetFor) {
   device.set_access(range, kPage, {1, 3});
   EXPECT_EQ(device.memory_at(range)->peers, 10u);
   EXPECT_EQ(device.memory_at(range + kPage)->peers, 0u);
-  device.set_access(range, kPage, {});  // who had access keeps it
+  device.set_access(range, kPage, {});  // devices with access keep it
   EXPECT_EQ(device.memory_at(range)->peers, 10u);
   EXPECT_EQ(code_of([&] { device.set_access(range, kPage, {64}); }), 101);
 }

@@ -1,4 +1,4 @@
-// How a test tells the simulated driver how to be. Where the driver is a real one, there is none to tell.
+// Settings of a test for the simulated driver. A real driver does not have them.
 #pragma once
 
 #include <dlfcn.h>

@@ -4,7 +4,7 @@ that the version is everywhere the same; and that docs/ has few pages.
 
     check_tables.py [--command build/dev/tools/cachalot]
 
-With --command it checks the pages of the command, and that SKILL.md has options that exist and excerpts of what is printed.
+With --command it checks the pages of the command, and that SKILL.md has options that exist and excerpts of printed output.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def check_command(command: Path) -> list[str]:
 
 
 def check_skill(command: Path, code: str) -> list[str]:
-    """The options of its commands exist. JSON below a command is part of what the command prints; keys of other JSON are in the code."""
+    """The options of its commands exist. JSON below a command is part of the command's output; keys of other JSON are in the code."""
     text = SKILL.read_text()
     lines = subprocess.run([command, "help", "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
     options = {each["name"]: {name for option in each["options"] for name in option["names"]} for each in map(json.loads, lines)}
@@ -148,7 +148,7 @@ def check_skill(command: Path, code: str) -> list[str]:
 
 
 def is_part(part: object, whole: object) -> bool:
-    """Whether `whole` has all that `part` has: each key of an object, and something for each element of an array."""
+    """Returns whether `whole` has all that `part` has: each key of an object, and something for each element of an array."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and is_part(value, whole[key]) for key, value in part.items())
     if isinstance(part, list) and isinstance(whole, list):

@@ -1,5 +1,5 @@
-// What the allocator decides on the shipped traces is what PyTorch 2.11's own allocator decided: the same segment, the
-// same offset, the same statistics after every event. data/golden/README.md says how the files were made.
+// Tests that the allocator's decisions on the shipped traces are those of PyTorch 2.11's own allocator: the same
+// segment, the same offset, the same statistics after every event. data/golden/README.md says how the files were made.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -31,7 +31,7 @@ const std::string kLogs = CACHALOT_DATA_DIR "/gpu_traces/";
 class LoggedDevice final : public Device {
  public:
   void offer(Address address, std::size_t bytes) { offers_.emplace_back(address, bytes); }
-  // Whether every segment offered was asked for, and none else.
+  // Returns whether every offered segment was requested, and no other.
   bool in_step() const { return offers_.empty() && !invented_; }
 
   std::optional<Address> malloc(std::size_t bytes) override {
@@ -117,7 +117,7 @@ class Replica {
 
  private:
   // A new segment is free as a whole for a moment; then it is filled, tile after tile. Since all segments built before
-  // are full, the only free block is what is left of this one.
+  // are full, the only free block is the rest of this one.
   void build_segment(Address address, const GpuState::Segment& segment, const GpuState& state,
                      std::vector<Address>& free_tiles) {
     device_->offer(address, segment.bytes);
@@ -194,7 +194,7 @@ tools::HistoryEvent history_event(const GpuLog::Event& event) {
   return made;
 }
 
-// What the log tells of the bytes, as the tools see it.
+// Returns the bytes of the log as a history of the tools.
 tools::DeviceHistory history_of(const GpuLog& log) {
   tools::DeviceHistory history;
   for (const GpuLog::Event& event : log.events) history.events.push_back(history_event(event));

@@ -1,4 +1,4 @@
-// Histories in other formats: what is written, and what comes back where a reader of ours takes it.
+// Histories in other formats: the written files, and their content as the tools' own readers return it.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Two allocations from one place, one from another; a failure; a free of what was there before; a segment.
+// Two allocations from one place, one from another; a failure; a free of an earlier allocation; a segment.
 HistoryBuilder small_program() {
   HistoryBuilder builder;
   builder.history().path = "small";

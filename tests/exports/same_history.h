@@ -1,4 +1,4 @@
-// Whether two histories tell the same, whatever the numbers of their tables are.
+// Compares two histories, regardless of the numbers of their tables.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ class PlainHistory {
     for (const DeviceFacts& facts : history_.facts) add(facts);
     return std::move(lines_);
   }
-  // Of one device, which `what` names: "device" or "host".
+  // Returns the lines of one device, which `what` names: "device" or "host".
   std::vector<std::string> lines_of(const char* what, const DeviceHistory& device) {
     add(what, device);
     return std::exchange(lines_, {});

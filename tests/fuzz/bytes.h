@@ -1,4 +1,4 @@
-// What the fuzz targets share: numbers out of the fuzzer's bytes, and what a broken promise looks like.
+// The common parts of the fuzz targets: numbers out of the fuzzer's bytes, and the report of a broken promise.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 
 namespace cachalot::fuzz {
 
-// What libFuzzer takes for a crash; the input is kept.
+// Ends the process in a way that libFuzzer takes for a crash; the input is kept.
 [[noreturn]] inline void broken(const std::string& what) {
   std::fprintf(stderr, "%s\n", what.c_str());
   std::abort();
@@ -19,7 +19,7 @@ inline void expect(bool holds, const char* what) {
   if (!holds) broken(what);
 }
 
-// Whether the action took the input; else it refused it with a message.
+// Returns whether the action took the input; otherwise it refused it with a message.
 template <typename Action>
 bool is_taken(Action&& action) {
   try {

@@ -215,7 +215,7 @@ class Player {
     const int device = some_device();
     cachalot_fragmentation_t figures;
     check(cachalot_fragmentation(device, bytes_.below(4) == 0 ? nullptr : &figures));
-    // Not what is reserved: memory that sleeps is allocated still.
+    // Reserved memory is not compared: memory that sleeps is allocated still.
     expect(cachalot_memory_allocated(device) <= cachalot_max_memory_allocated(device),
            "more is allocated than ever was");
     cachalot_max_memory_allocated(device);
@@ -283,8 +283,9 @@ class Player {
     if (code != CACHALOT_OK) expect_refused("a code without a message");
   }
 
-  // The call before this one failed. It says why, and what was allocated still is. Reserved memory may be less: where memory
-  // is short, what is cached goes back to the device first. So does what a guard keeps, which counts as allocated.
+  // The call before this one failed. It says why, and allocated memory is still allocated. Reserved memory may be less:
+  // where memory is short, cached memory goes back to the device first. So does memory that a guard keeps, which counts as
+  // allocated.
   void expect_refused(const char* for_no_reason) const {
     expect(*cachalot_last_error() != '\0', for_no_reason);
     if (is_guarded()) return;

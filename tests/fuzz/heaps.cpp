@@ -31,7 +31,7 @@ Operation some_operation(Bytes& bytes) {
       break;
     case Operation::Kind::create_pool:
     case Operation::Kind::begin_capture:
-      operation.name = 1 + operation.name % 3;  // 0 is no pool
+      operation.name = 1 + operation.name % 3;  // 0 does not name a pool
       break;
     case Operation::Kind::fail:
       operation.amount %= 16;

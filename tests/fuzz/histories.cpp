@@ -1,5 +1,5 @@
-// Histories of every format: a file is read or refused with InvalidArgument, whatever it holds. What was read is sound:
-// every number names something, and allocations, figures and traces follow from it.
+// Histories of every format: a file is read or refused with InvalidArgument, whatever it holds. A history that was read
+// is sound: every number names something, and allocations, figures and traces follow from it.
 #include "tools/history/history.h"
 
 #include "tests/fuzz/file.h"

@@ -1,5 +1,5 @@
-// Memory that somebody else says he shares: his handles are opened, or refused with one error and nothing stays behind. The
-// handles are true ones that the fuzzer's bytes change, as values (open_shared) and in the plug-in's bytes.
+// Memory that another process claims to share: its handles are opened, or refused with one error and nothing stays behind.
+// The handles are true ones that the fuzzer's bytes change, as values (open_shared) and in the plug-in's bytes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,7 +87,8 @@ class Sharing {
     if (dice == 4) handle.shared.fabric.fill(static_cast<decltype(handle.shared.fabric)::value_type>(bytes_.byte()));
   }
 
-  // As the plug-in sends them, with some of the bytes changed on the way. What it cannot read is left as it was.
+  // Returns the memory as the plug-in sends it, with some of the bytes changed on the way; unchanged if they cannot be
+  // read.
   SharedMemory through_bytes(const SharedMemory& memory) {
     try {
       const char version = static_cast<char>(2 + bytes_.below(2));
@@ -104,7 +105,7 @@ class Sharing {
     }
   }
 
-  // What was opened can be closed: there is no error to expect.
+  // Opens the memory and closes it: closing must not fail.
   static void open_and_close(World& receiver, const SharedMemory& memory) {
     void* const opened = open(receiver, memory);
     if (opened != nullptr) receiver.allocator.close_shared(opened);

@@ -1,5 +1,5 @@
-// Snapshots, pickles and JSON: they are read or refused with InvalidArgument, whatever they hold. What was read is
-// reported. histories.cpp has what else is made of them.
+// Snapshots, pickles and JSON: they are read or refused with InvalidArgument, whatever they hold. A snapshot that was
+// read is reported. histories.cpp has their further uses.
 #include "tests/fuzz/file.h"
 #include "tools/analysis/snapshot_report.h"
 #include "tools/history/readers.h"

@@ -1,5 +1,5 @@
-// The reader of traces, plain and gzip: it reads a trace or says InvalidArgument. What it read is then sound, and nothing that
-// is done with it may be refused.
+// The reader of traces, plain and gzip: it reads a trace or says InvalidArgument. The trace is then sound, and nothing that is
+// done with it may be refused.
 #include "tests/fuzz/file.h"
 #include "tools/replay/trace_reader.h"
 
@@ -13,7 +13,7 @@ void expect_sound(const tools::Trace& trace) {
   }
 }
 
-// The same file, of which next to nothing is held: it is read again where its events are asked for.
+// Reads the file again with nearly nothing in memory: it is read again where its events are needed.
 void expect_same_in_parts(const tools::Trace& trace) {
   const tools::Trace parted = tools::read_trace(tools::InputFile(trace.path, "trace"), /*most_held_events=*/2);
   expect(parted.event_count == trace.event_count && tools::peak_live_bytes(parted) == tools::peak_live_bytes(trace),

@@ -1,4 +1,4 @@
-// debug:True: what callers do wrong is reported, with what is known of the block and with stacks.
+// debug:True: mistakes of callers are reported, with the known facts of the block and with stacks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ class Debug : public testing::TestWithParam<std::string> {
     std::vector<GuardReport> heard;
   };
 
-  // What the refused action reports, which is one thing.
+  // Returns the one report of the refused action.
   GuardReport reported(const std::function<void()>& action) {
     message_ = refusal(action);
     EXPECT_EQ(world_.heard.size(), 1u);
@@ -249,7 +249,7 @@ TEST_P(Debug, APoolThatIsMadeAgainIsNoMistake) {
   EXPECT_TRUE(world_.heard.empty());
 }
 
-// ---- What reports say ----------------------------------------------------------------------------------------------
+// ---- The text of reports -------------------------------------------------------------------------------------------
 
 TEST(DebugReports, AreAParagraphAndAStackForEachCall) {
   DebugWorld world;
@@ -497,7 +497,7 @@ TEST(DebugOption, TurnsTheGuardOnUnlessThatIsSaidToBeOff) {
   books.launch(other);
   const std::int64_t before = books.device->clock_ns();
   books.allocator.deallocate(block);
-  EXPECT_EQ(books.device->clock_ns(), before);  // a free waits for nobody
+  EXPECT_EQ(books.device->clock_ns(), before);  // a free does not wait
   EXPECT_EQ(AllocatorGuard(books.allocator).quarantine_bytes(), 0u);
   EXPECT_TRUE(AllocatorGuard(books.allocator).check().empty());
   for (const DeviceCall call : {DeviceCall::copy_from_host, DeviceCall::copy_to_host}) EXPECT_EQ(books.count(call), 0u);

@@ -1,4 +1,4 @@
-// What the guard finds, and what it says of it.
+// Tests of the guard's findings and reports.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ TEST_P(GuardFinds, BothCanariesOfABlock) {
   smash(world_, block, 1000);
   EXPECT_EQ(AllocatorGuard(world_.allocator).check().size(), 2u);
   EXPECT_EQ(world_.take().size(), 2u);
-  world_.allocator.deallocate(block);  // what was reported is not reported again
+  world_.allocator.deallocate(block);  // a reported mistake is not reported again
   EXPECT_TRUE(AllocatorGuard(world_.allocator).check().empty());
 }
 
@@ -202,7 +202,7 @@ TEST(Guard, AHandlerMayUseTheAllocatorAndItsErrorsComeOutOfACallThatIsDone) {
   EXPECT_THROW(world.allocator.deallocate(block), InvalidArgument);
 }
 
-// Worlds in which whatever looks at what is in quarantine finds that somebody wrote there, and hears an error for it.
+// Worlds in which every check of the quarantine finds a write to it, and gets an error for it.
 class GuardThrows : public testing::TestWithParam<std::string> {
  protected:
   struct Heard : std::exception {};
@@ -317,7 +317,7 @@ TEST(GuardThrowsOfASleeper, WhenItSleepsAndWhenItIsAwake) {
   world.allocator.deallocate(block);
 }
 
-// ---- Frees that are none -------------------------------------------------------------------------------------------
+// ---- Invalid frees -------------------------------------------------------------------------------------------------
 
 TEST(Guard, ASecondFreeIsRefusedWithTheHistoryOfTheFirst) {
   GuardedWorld world;

@@ -208,7 +208,7 @@ TEST_P(GuardedHeaps, PoolsAreAsTheUserKnowsThem) {
   const RestoreResult result = allocator.restore_pool(0, checkpoint);
   EXPECT_EQ(result.freed, std::vector<void*>{other});
   EXPECT_EQ(result.created, std::vector<void*>{kept});
-  smash(world, kept, 1100);  // whose it was is not known any more
+  smash(world, kept, 1100);  // its owner is no longer known
   EXPECT_TRUE(AllocatorGuard(allocator).check().empty());
   EXPECT_EQ(allocator.validate(), "");
   allocator.deallocate(kept);

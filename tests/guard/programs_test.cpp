@@ -59,7 +59,7 @@ TEST(GuardedProgram, AReportIsDeliveredThoughTheFreeFails) {
 
 // ---- Kernels -------------------------------------------------------------------------------------------------------
 
-// As those of a simulated runtime.
+// The kernels do nothing, as those of a simulated runtime.
 class IdleKernels final : public Kernels {
   void fill(Stream, Span<const PatternSpan>) override {}
   std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan>) override { return {}; }
@@ -91,7 +91,7 @@ TEST(GuardedProgram, AFactoryThatMakesNoKernelsIsRefused) {
 
 // ---- Programs ------------------------------------------------------------------------------------------------------
 
-// Blocks that several streams use, on a device that checks that nobody gets memory which work may still use.
+// Blocks that several streams use, on a device that checks that no request gets memory which work may still use.
 TEST_P(GuardedPrograms, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReported) {
   SimulatedDevice::Config config = World::config_of(96 * kMiB);
   config.check_hazards = true;

@@ -1,4 +1,4 @@
-// What the tests of the guard share: a world under guard, and hands that write where they should not.
+// The common parts of the guard's tests: a world under guard, and functions that write to forbidden places.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-"""What the tests of all integrations ask: the usage of a library, the text of an out-of-memory error, and a new process."""
+"""The common questions of all integrations' tests: the usage of a library, the text of an out-of-memory error, and a new
+process."""
 
 import contextlib
 import ctypes

@@ -135,7 +135,7 @@ REASONS = {
     "-torch": "it is what only PyTorch asks for",
 }
 
-# What is not a function of CachingAllocator.
+# The functions that do not belong to CachingAllocator.
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",

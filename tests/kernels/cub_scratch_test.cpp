@@ -28,7 +28,7 @@ struct TwoPhases {
   }
 };
 
-// What a program's CUDA runtime declares.
+// The declarations of a program's CUDA runtime.
 enum class RuntimeError { none, unsupported };
 const char* cudaGetErrorName(RuntimeError error) {
   return error == RuntimeError::unsupported ? "cudaErrorUnsupported" : "cudaSuccess";

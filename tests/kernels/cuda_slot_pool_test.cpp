@@ -1,4 +1,4 @@
-// The slot pool in kernels. On the simulated runtime launches are checked, and what is computed is not.
+// The slot pool in kernels. On the simulated runtime launches are checked, and results are not.
 #include <gtest/gtest.h>
 
 #include <algorithm>

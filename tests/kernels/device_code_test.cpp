@@ -1,5 +1,5 @@
-// The kernels' code, run by the host: each thread of each block in turn, over memory that notes what is loaded and stored.
-// Kernels compute nothing on the simulated runtime, and this is the code that a GPU runs.
+// The kernels' code, run by the host: each thread of each block in turn, over memory that notes loads and stores. Kernels
+// compute nothing on the simulated runtime, and this is the code that a GPU runs.
 #include "kernels/device_code.h"
 
 #include <gtest/gtest.h>

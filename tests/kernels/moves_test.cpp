@@ -1,4 +1,4 @@
-// What move_blocks promises, held against each implementation.
+// Tests of the contract of move_blocks against each implementation.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What fill_pattern and verify_pattern promise, held against each implementation.
+// Tests of the contract of fill_pattern and verify_pattern against each implementation.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -12,7 +12,7 @@ cudaError_t launch_take(cudaStream_t stream, const SlotPoolView& pool, unsigned 
 // They give back slots[thread].
 cudaError_t launch_give(cudaStream_t stream, const SlotPoolView& pool, unsigned threads, void* const* slots);
 // Each takes a slot of at least 8 bytes, marks it as its own, and gives it back, `rounds` times, at moments when others
-// of its warp do not; *shared counts slots in which somebody else's mark was found.
+// of its warp do not; *shared counts slots in which another thread's mark was found.
 cudaError_t launch_churn(cudaStream_t stream, const SlotPoolView& pool, unsigned threads, unsigned rounds,
                          unsigned long long* shared);
 

@@ -138,7 +138,7 @@ TEST(SlotPool, BadGivesAreCountedAndChangeNothing) {
   EXPECT_EQ(take_all(pool.view).size(), 69u);
 }
 
-// Each slot has one owner at a time, who finds in it what it wrote.
+// Each slot has one owner at a time, which finds its own writes in it.
 TEST(SlotPool, ThreadsNeverShareASlotAndTheBooksBalance) {
   constexpr std::size_t kSlots = 300;
   constexpr unsigned kThreads = 4;
@@ -203,7 +203,7 @@ TEST(SlotPool, ASlotGivenTwiceAtTheSameMomentIsGivenOnce) {
 
 // ---- Groups, as warps are ------------------------------------------------------------------------------------------
 
-// What each member of a gang gets.
+// Returns the slots that the members of a gang get.
 std::vector<void*> take_together(const SlotPoolView& view, unsigned members, std::uint32_t start) {
   std::vector<void*> slots(members);
   Gang::run(members, start, [&](const Gang& member) { slots[member.rank()] = view.take(member); });

@@ -44,7 +44,7 @@ class DeviceMemory {
 using Bytes = std::vector<unsigned char>;
 using MakeDevice = std::shared_ptr<Device> (*)();
 
-// What Kernels promises is held against each implementation: those on simulated_device and on gpu.
+// The contract of Kernels is tested against each implementation: those on simulated_device and on gpu.
 class KernelsContract : public testing::TestWithParam<MakeDevice> {
  protected:
   static constexpr std::size_t kBytes = 4 * kMiB;

@@ -30,7 +30,8 @@ def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_imported(tree: ast.AST, package: str, folder: list[str]) -> Iterator[tuple[str, str]]:
-    """What a module in the folder (of names within the package) imports: a name within the package and, behind it, one that it has.
+    """Yields the imports of a module in the folder (of names within the package): a name within the package and, behind it, one
+    that it has.
 
     `from .room import thing` is ("room", "thing"), where the thing may be a module.
     """

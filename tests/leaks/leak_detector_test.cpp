@@ -144,7 +144,7 @@ TEST(LeakDetector, TellsOfReservedMemoryThatGrowsIdle) {
   }
 }
 
-// Nobody says where an iteration ends: samples are taken by allocations, over the whole run.
+// The program does not mark the end of an iteration: samples are taken by allocations, over the whole run.
 TEST_P(LeakDetectorOnEveryHeap, JudgesByAllocationsWhereNoStepIsMade) {
   World world(GetParam());
   std::size_t samples = 0;
@@ -214,7 +214,8 @@ TEST(LeakDetector, JudgesByIterationsHoweverLongTheProgramGoesOnAfterThem) {
   EXPECT_EQ(detector.leaks().size(), 2u) << "by the allocations since, too\n" << to_string(detector.report());
 }
 
-// Once in an epoch of 100 iterations something is kept: the newest 64 do not show it. A cache that is full is no leak.
+// Once in an epoch of 100 iterations something is kept: the newest 64 do not show it. A cache that is full does not
+// leak.
 TEST(LeakDetector, FindsGrowthFromEpochToEpochOverTheWholeRun) {
   for (const int last_epoch : {9, 6}) {
     World world;

@@ -24,7 +24,7 @@ TEST(DeviceUsage, HasTheDefaultPoolAloneAtFirst) {
   EXPECT_THROW(static_cast<void>(world.allocator.device_usage(1)), InvalidArgument);
 }
 
-// On every heap: what is used is what is active, and pools add up to the device.
+// On every heap: the used memory is the active memory, and pools add up to the device.
 TEST(DeviceUsage, PoolsAddUpToTheStatistics) {
   for (const char* options : {"heap:segments", "heap:pages", "heap:async", "heap:pages,thread_cache:True"}) {
     World world(64 * kGiB, options);

@@ -19,7 +19,7 @@ PageCopy page_of(const StatisticsPublisher& publisher) {
   return copy.value_or(PageCopy{});
 }
 
-// As a reader does that has read the page.
+// Shows interest as a reader that has read the page.
 void show_interest(const std::string& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   std::uint64_t interest = 0;

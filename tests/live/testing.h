@@ -1,4 +1,4 @@
-// What the tests of statistics pages share: a folder of pages, and a page as it lies there.
+// The common parts of the statistics pages' tests: a folder of pages, and a page as it lies there.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct PageCopy {
   std::vector<StatisticsPageDevice> devices;
 };
 
-// A page that is not being written; nullopt for what is no page.
+// Returns a page that is not being written; nullopt if the file is not a page.
 inline std::optional<PageCopy> copy_of_page(const std::string& path) {
   for (int i = 0; i < 1000; ++i) {
     const std::string bytes = tools::read_whole(path);

@@ -1,4 +1,5 @@
-// What the compilers must accept, and with one of these macros refuse, of the allocator's locks (check_locks.cmake).
+// Uses of the allocator's locks that the compilers must accept, and with one of these macros refuse
+// (check_locks.cmake).
 #include "heap/heap_state.h"
 #include "heap/ledger.h"
 

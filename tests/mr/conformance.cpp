@@ -1,4 +1,4 @@
-// Whether MemoryResource, and a user's resource over it, are what the included CCCL calls a memory resource: static assertions, and
+// Checks that MemoryResource, and a user's resource over it, are memory resources of the included CCCL: static assertions, and
 // calls through CCCL's own handles over the simulated CUDA runtime. check_conformance.cmake compiles it with each CCCL that is at
 // hand, as C++17 and C++20, with its users' warnings as errors.
 #include <cuda_runtime_api.h>
@@ -42,7 +42,7 @@ namespace {
 static_assert(
     std::is_nothrow_move_constructible_v<MemoryResource>);  // so that CCCL's handles hold it without an allocation
 
-// What holds for all of them.
+// Properties of all of them.
 template <typename Resource>
 constexpr bool conforms() {
   static_assert(std::is_copy_constructible_v<Resource> && std::is_copy_assignable_v<Resource>);

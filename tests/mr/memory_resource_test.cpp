@@ -87,7 +87,7 @@ TEST_F(AMemoryResource, WaitsForTheWorkOfTheStreamThatFreed) {
   EXPECT_EQ(allocate(resource, 30 * kMiB, stream), first);
 }
 
-// The memory was freed with work queued; who gets it without a stream may use it anywhere.
+// The memory was freed with work queued; a caller that gets it without a stream may use it anywhere.
 TEST_F(AMemoryResource, GivesMemoryWithoutAStreamOnceItIsIdle) {
   void* const first = allocate(resource, 30 * kMiB, nullptr);
   launch(nullptr);

@@ -107,7 +107,7 @@ TEST_F(Rmm, StacksItsAdaptorsOverIt) {
   EXPECT_THAT(log.str(), testing::ContainsRegex(",allocate failure,[^\n]*\n.*,free,.*,allocate,"));
 }
 
-// As RMM's own benchmark: random sizes, three allocations to a free while there is room.
+// The sequence is that of RMM's own benchmark: random sizes, three allocations to a free while there is room.
 TEST_F(Rmm, RunsARandomSequenceThroughItsHandle) {
   Ref ref(resource);
   const rmm::cuda_stream_view on(stream);

@@ -1,5 +1,5 @@
-// What the tests of memory resources share: an allocator over the simulated CUDA runtime, and calls of a resource whatever CCCL
-// calls them.
+// The common parts of the memory resources' tests: an allocator over the simulated CUDA runtime, and calls of a resource by the
+// names of any CCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -63,7 +63,7 @@ void deallocate_sync(const Resource& resource, void* ptr, std::size_t bytes, std
 
 inline std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 
-// What an action throws, which must be an Error.
+// Returns the message that an action throws, which must be an Error.
 template <typename Error>
 std::string message_of(const std::function<void()>& action) {
   try {

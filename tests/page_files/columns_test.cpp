@@ -15,7 +15,7 @@ using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 
-// What a page does, in C++: the encoding is described in page_report.h.
+// Decodes as a page does, in C++: the encoding is described in page_report.h.
 class Decoder {
  public:
   explicit Decoder(const ColumnWriter& writer) : writer_(writer) {}

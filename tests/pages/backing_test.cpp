@@ -27,7 +27,7 @@ class BackingOfAWindow : public testing::Test {
   static Address at(std::size_t slot) { return PagesByHand::at(slot); }
   Window window(std::size_t slot, std::size_t count) const { return {hand.range, at(slot), at(slot + count)}; }
 
-  // All of the request's stream is within reach, as ever; of the other stream, nothing.
+  // All of the request's stream is within reach, as usual; of the other stream, nothing.
   void search(const PlacementRules& rules = {.handle_bytes = 4 * kPage}) {
     hand.arena.reach = {Reach::Kind::all};
     backing.begin_search(hand.pools(), rules);
@@ -416,7 +416,7 @@ TEST_F(BackingOfAWindow, TakesAPageOfTwoStreamsIfBothAreWithinReach) {
   EXPECT_FALSE(backing.is_live(*hand.range, at(21))) << "nothing is mapped";
 }
 
-// --- what a window would cost at least -------------------------------------------------------------------------------
+// --- the least cost of a window --------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, IsOfNoInterestOnceItsLeastCostIsTooHigh) {
   search();

@@ -58,7 +58,7 @@ TEST(HandleExchange, LetsIdlePagesServeRequestsThatTheirHandleDidNotFit) {
     for (int i = 0; i < 4; ++i) blocks.push_back(program.allocate(kBlock));
     for (void* block : blocks) program.free(block);
     while (tidies && world.allocator.tidy()) continue;
-    // Every second page is live: what is free comes in pieces of one page.
+    // Every second page is live: free memory comes in pieces of one page.
     blocks.clear();
     for (int i = 0; i < 32; ++i) blocks.push_back(program.allocate(2 * kMiB));
     for (int i = 0; i < 32; i += 2) program.free(blocks[static_cast<std::size_t>(i)]);
@@ -216,7 +216,7 @@ struct ThreadedWorld {
       : device(std::make_shared<SimulatedDevice>(World::config_of(64 * kGiB))),
         allocator({std::make_shared<ThreadedDevice>(device)}, parse_options(options)) {}
 
-  // Whether the thread has released a handle after a while.
+  // Returns whether the thread has released a handle after a while.
   bool has_exchanged() const {
     for (int i = 0; i < 5000 && device->count(DeviceCall::release) == 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

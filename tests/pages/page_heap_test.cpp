@@ -226,13 +226,12 @@ TEST(OtherStreamsMemory, IsTakenAfterAWaitOnTheGpuRatherThanGrowing) {
   EXPECT_EQ(two.world.count(DeviceCall::synchronize), 0u);
 }
 
-// How long the work queued on a stream by now will hold up what is queued next.
+// Returns the time for which the work queued on a stream so far will hold up later work.
 std::int64_t held_up_us(const World& world, Stream stream) {
   return std::max<std::int64_t>(0, world.device->stream_ready_ns(stream) - world.device->clock_ns()) / 1000;
 }
 
-constexpr std::int64_t kLong =
-    10'000'000;  // µs of work that nobody asked the other stream to wait for: an NCCL receive
+constexpr std::int64_t kLong = 10'000'000;  // µs of work that the other stream need not wait for: an NCCL receive
 
 struct Waiting {
   const char* options;
@@ -256,7 +255,7 @@ TEST(OtherStreamsMemory, IsWaitedForByAnEarlierEventAndNotByTheEndOfItsStream) {
   }
 }
 
-// Of two frees a request wants both.
+// The request wants the memory of both frees.
 TEST(OtherStreamsMemory, IsWaitedForUpToTheLatestFree) {
   World world(checked(), "heap:pages,cross_stream:wait,immortal_streams:True");
   Program program(world);
@@ -340,7 +339,7 @@ TEST(OtherStreamsMemory, IsTakenOnlyOnceItsWorkIsDone) {
   EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
 }
 
-// What is left of a free block that another stream took a part of is as free as it was.
+// The rest of a free block that another stream took a part of is as free as before.
 TEST(OtherStreamsMemory, IsTakenPieceByPieceOnceItsWorkIsDone) {
   World world(checked(), "heap:pages,immortal_streams:True");
   Program program(world);
@@ -561,7 +560,7 @@ bool play(World& world, const std::function<void()>& after_each) {
     for (std::size_t i = 0; i < 12; ++i) {
       attempt([&] { live.push_back(world.allocate((3 + 2 * i) * 512 * kKiB, streams[i % 2])); });
     }
-    if (round == 2) world.launch(streams[0], 5000);  // what it frees may be had after a wait
+    if (round == 2) world.launch(streams[0], 5000);  // its freed memory is available after a wait
     for (std::size_t i = 0; i < live.size(); i += 2) {
       attempt([&] { world.allocator.deallocate(std::exchange(live[i], nullptr)); });
     }
@@ -644,7 +643,7 @@ TEST_P(EveryCallFails, AndNothingIsLost) {
   RecordProperty("faults", static_cast<int>(injected));
 }
 
-// As is every call after the n-th: then not even what was begun can be undone.
+// Every call after the n-th fails as well: then not even begun changes can be undone.
 TEST_P(EveryCallFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
   for (const std::size_t max_mappings : kSweptMappings) {

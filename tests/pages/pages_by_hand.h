@@ -1,4 +1,4 @@
-// A PageHeap without a device: a test says what is mapped where.
+// A PageHeap without a device: a test sets the mappings.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ struct PagesByHand {
     return pages.pages().page(pages.shown_at(*range, at(slot))).handle;
   }
   HandleId grow(std::size_t slot, std::uint32_t count) { return grow(slot, count, arena); }
-  // The same, and all of it is handed out.
+  // Grows the heap, and hands all of it out.
   HandleId grow_live(std::size_t slot, std::uint32_t count) {
     const HandleId handle = grow(slot, count);
     take(at(slot), count * kPage);
@@ -67,7 +67,7 @@ struct PagesByHand {
     move(handle, 0, count, (home - kBase) / kPage);
   }
 
-  // What PageGrowth does with a plan; returns the free block that holds the window.
+  // Executes a plan as PageGrowth does; returns the free block that holds the window.
   Block& execute(const BackingPlan& plan, Arena& to) {
     PhysicalPages& physical = pages.pages();
     const Vector<PageHeap::VacatedStretch> vacated = pages.begin(plan);

@@ -15,7 +15,7 @@ namespace {
 struct TwoGpus : TwoDevices {
   TwoGpus() : TwoDevices(kGiB, "heap:pages,page_size_mb:2") {}
 
-  // Whether GPU 1 may use each page of an allocation of GPU 0.
+  // Returns whether GPU 1 may use each page of an allocation of GPU 0.
   bool is_open(void* ptr, std::size_t bytes) const {
     for (Address at = address(ptr); at < address(ptr) + bytes; at += 512) {
       if (device[0]->memory_at(at).value().peers != 2) return false;
@@ -59,7 +59,7 @@ TEST(PeerAccess, OpensWhatWakes) {
   two.allocator.end_tagged("weights");
   void* awake = two.allocator.allocate(8 * kMiB, 0);
   two.allocator.release_physical("weights");
-  two.allocator.enable_peer_access(1, 0);  // of what is mapped
+  two.allocator.enable_peer_access(1, 0);  // of mapped memory
   EXPECT_TRUE(two.is_open(awake, 8 * kMiB));
   two.allocator.restore_physical("weights");
   EXPECT_TRUE(two.is_open(asleep, 8 * kMiB));

@@ -21,7 +21,7 @@ class PlacementOfARequest : public testing::Test {
   static constexpr std::size_t kPage = PagesByHand::kPage;
   static Address at(std::size_t slot) { return PagesByHand::at(slot); }
 
-  // All of the request's stream is within reach, as ever.
+  // All of the request's stream is within reach, as usual.
   std::optional<BackingPlan> best(std::size_t bytes, PlacementRules rules = {}) {
     rules.handle_bytes = 4 * kPage;
     hand.arena.reach = {Reach::Kind::all};
@@ -325,7 +325,7 @@ TEST_F(PlacementOfARequest, IsInARangeOfItsPool) {
 
 // --- any heap --------------------------------------------------------------------------------------------------------
 
-// What is found costs the same with a limit just above it, and nothing is found below that.
+// The plan found with a limit just above its cost has the same cost, and none is found below that.
 TEST_F(PlacementOfARequest, IsTheSameForEveryLimitAboveItsCost) {
   constexpr std::uint32_t kSeed = 20240611;
   std::mt19937 random(kSeed);

@@ -1,4 +1,4 @@
-// Placement against every window that there is, in random heaps: no other costs less, and each plan keeps the rules.
+// Placement against every window, in random heaps: no other costs less, and each plan keeps the rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 namespace cachalot {
 namespace {
 
-// The first thing that is wrong with a plan, or "": its window gets all the memory it lacks, once, of what is idle or
-// new, and nothing is mapped where something is.
+// Returns the first error of a plan, or "": its window gets all the memory it lacks, once, from idle or new memory, and
+// nothing is mapped over mapped memory.
 std::string broken_rule(PageHeap& heap, const BackingPlan& plan) {
   const PhysicalPages& physical = heap.pages();
   const std::size_t page = heap.page_bytes();
@@ -164,7 +164,7 @@ class RandomPlacement : public testing::Test {
   std::size_t windows_ = 0;
 };
 
-// Allocates and frees at random, on two streams of which one sees only a part of what is free of the other; each plan
+// Allocates and frees at random, on two streams of which one sees only a part of the other's free memory; each plan
 // keeps the rules, and where windows are few, no other costs less.
 TEST_F(RandomPlacement, CostsNoMoreThanAnyOtherWindow) {
   const std::uint64_t seed = seed_or(7);

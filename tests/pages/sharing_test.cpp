@@ -228,7 +228,7 @@ TEST(ContiguousAllocations, OfAPoolStayInThePoolAlsoDuringACapture) {
   EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
-// What large blocks leave of their last page is smaller than a page and may lie across the border of two handles.
+// The rest of a large block's last page is smaller than a page and may lie across the border of two handles.
 TEST(ContiguousAllocations, DoNotTakeALeftoverAcrossTwoHandles) {
   World world(checked(4 * kGiB), "heap:pages");
   const auto freed_later = world.allocate(50'374'916);
@@ -300,7 +300,7 @@ bool is_open(int descriptor) {
 struct OtherProcess {
   explicit OtherProcess(std::string_view options = "") : world(checked(), options) {}
 
-  // Whether the pieces open in the order and sizes that the exporter told.
+  // Opens the memory, whose pieces must have the order and sizes of the exporter.
   void* open(const SharedMemory& memory) {
     void* base = world.allocator.open_shared(memory);
     world.device->launch(world.device->stream(), 1, {{address(base) + memory.offset, memory.bytes}});
@@ -449,7 +449,7 @@ std::string ticket(std::uint64_t exporter, std::uint64_t address, std::uint64_t 
   return text;
 }
 
-// Every lie about true handles is refused, by what is wrong or by the device, and nothing stays open.
+// Every lie about true handles is refused, by its own check or by the device, and nothing stays open.
 TEST(SharedMemory, ThatLiesIsRefusedAndNothingStaysOpen) {
   World world(checked(), "heap:pages,page_size_mb:2");
   void* ptr = world.allocate(7 * kMiB);
@@ -587,7 +587,7 @@ TEST_P(SharingCallFails, AndNothingStaysOpen) {
     const std::uint64_t here = world.device->faults_injected() + other.world.device->faults_injected();
     injected += here;
     for (World* each : {&world, &other.world}) each->device->set_faults({});
-    EXPECT_FALSE(share_open_and_close(world, other));  // and closes what was left
+    EXPECT_FALSE(share_open_and_close(world, other));  // and closes the rest
     EXPECT_EQ(other.world.device->live_mappings(), 0u);
     world.allocator.empty_cache();
     EXPECT_EQ(world.device->used_bytes(), 0u);

@@ -15,8 +15,8 @@
 namespace cachalot {
 namespace {
 
-// Two tags sleep and wake, one saved and one not, one used by nobody and one within its region. Whatever call fails: what was
-// saved is there in the end.
+// Two tags sleep and wake, one saved and one not, one used by no thread and one within its region. The saved content is there
+// in the end, no matter which call fails.
 class SleepProgram {
  public:
   explicit SleepProgram(World& world) : world_(world) {}
@@ -142,7 +142,8 @@ TEST_P(EveryCallOfSleepFails, AndNothingIsLost) {
   EXPECT_GT(injected, 0u);
 }
 
-// As is every call after the n-th: then not even what was begun can be undone. With a smaller CACHALOT_TEST_SCALE only each third.
+// Every call after the n-th fails as well: then not even begun changes can be undone. With a smaller CACHALOT_TEST_SCALE only each
+// third.
 TEST_P(EveryCallOfSleepFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
   const std::uint64_t step = test_scale() < 1 ? 3 : 1;

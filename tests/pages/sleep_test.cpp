@@ -186,7 +186,7 @@ TEST(SleepingTags, AreOfTheThreadThatBeganThem) {
     world.allocator.deallocate(world.allocate(4 * kMiB));
   }
   world.allocator.release_physical("weights");
-  EXPECT_EQ(world.reserved(), 14 * kMiB);  // what was outside, and the cache
+  EXPECT_EQ(world.reserved(), 14 * kMiB);  // the memory outside, and the cache
   world.allocator.restore_physical("weights");
   for (void* ptr : {inside, outside, beside}) world.allocator.deallocate(ptr);
 }
@@ -540,7 +540,7 @@ TEST(SleepingPools, DoNotServeOthersWhenMemoryRunsOut) {
   out_of_memory([&] { world.allocate(110 * kMiB); });
   void* const most = world.allocate(90 * kMiB);
   EXPECT_EQ(world.allocator.largest_available(0, /*starting_from_free_memory=*/false), 0u);
-  out_of_memory([&] { world.allocate(20 * kMiB); });  // which would fit into what sleeps
+  out_of_memory([&] { world.allocate(20 * kMiB); });  // it would fit into the sleeping memory
   world.allocator.deallocate(most);
   EXPECT_EQ(world.allocator.validate(), "");
   world.allocator.restore_physical(kPool);
@@ -591,7 +591,7 @@ TEST(SleepingTags, ComeAndGoWhileOtherThreadsAllocate) {
   EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
-// --- what there is ---------------------------------------------------------------------------------------------------
+// --- the list of tags -------------------------------------------------------------------------------------------------
 
 TEST(Tags, AreListedWithTheirMemoryAndWhetherTheySleep) {
   World world(64 * kGiB, "heap:pages");

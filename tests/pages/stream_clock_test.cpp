@@ -107,7 +107,7 @@ TEST(ATicket, IsDoneWithTheEpochOfItsClock) {
   EXPECT_FALSE(later.is_done());
 }
 
-// --- what other streams may use --------------------------------------------------------------------------------------
+// --- memory that other streams may use -------------------------------------------------------------------------------
 
 TEST(AStreamsReach, IsWhatTheHostHasSeenDone) {
   const StreamClock clock = clock_number(1);

@@ -92,7 +92,7 @@ TEST_P(StreamLifetimes, NothingIsAskedOfAStreamThatWasDestroyed) {
   for (void* block : blocks) program.free(block);
 }
 
-// As of PyTorch's ExternalStream: the option says that streams stay, and one goes all the same.
+// The stream is like PyTorch's ExternalStream: the option says that streams stay, and yet one is destroyed.
 TEST(AnImmortalStreamThatIsDestroyed, CostsItsOwnIdleMemoryAtMost) {
   for (const char* heap : {"heap:segments,immortal_streams:True", "heap:pages,immortal_streams:True",
                            "heap:pages,immortal_streams:True,cross_stream:wait"}) {
@@ -230,7 +230,7 @@ TEST_P(StreamLifetimes, AStreamThatCapturesCannotEnd) {
   world.allocator.stream_ends(capturing);
 }
 
-// Streams of requests: one at a time, all of them at once, ended aloud or not. What is left of them is memory at most.
+// Streams of requests: one at a time, all of them at once, ended with a notice or not. They leave memory at most.
 struct Life {
   const char* name;
   bool at_once;  // all live at the same time; otherwise one after the other
@@ -243,7 +243,7 @@ constexpr Life kLives[] = {
     {"at once, ended", true, true},
 };
 
-// Each of so many streams uses some memory; or the default stream does all of it. Nothing is left in the cache.
+// Each of `count` streams uses some memory; or the default stream does all of it. Nothing is left in the cache.
 void StreamLifetimes::live(std::size_t count, const Life* life) {
   std::vector<Stream> streams;
   const auto end = [&] {
@@ -268,13 +268,13 @@ void StreamLifetimes::live(std::size_t count, const Life* life) {
 
 constexpr std::size_t kManyStreams = kSanitized ? 200 : 1000;  // the time grows with the square
 
-// Streams of requests come and go. What is left of them is memory at most, and none here.
+// Streams of requests come and go. They leave memory at most, and none here.
 TEST_P(StreamLifetimes, AThousandLeaveNoCostInASlowMallocAndSixtyFourBytesEachAtMost) {
   const auto growth = [&](const Life* life) {
     live(1, life);
     const std::size_t before = world.allocator.metadata_bytes();
     live(kManyStreams, life);
-    live(1, life);  // a thread's part of what has ended goes when it next needs a cache
+    live(1, life);  // a thread's part of ended caches goes when it next needs a cache
     return world.allocator.metadata_bytes() - before;
   };
   for (const Life& life : kLives) {
@@ -324,7 +324,7 @@ INSTANTIATE_TEST_SUITE_P(Heaps, StreamLifetimes,
                            return name;
                          });
 
-// A program may capture a graph in which it allocates nothing, and has no reason to tell anybody.
+// A program may capture a graph in which it allocates nothing, and has no reason to announce it.
 TEST(ACaptureThatNobodyAnnounced, IsNotSpoiltByTheGrowthOfOthers) {
   for (const char* options : {"heap:pages", "heap:pages,immortal_streams:True"}) {
     World world(64 * kGiB, options);

@@ -1,4 +1,4 @@
-// What the tests of the page heap share.
+// The common parts of the page heap's tests.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline SimulatedDevice::Config checked(std::size_t device_bytes = 64 * kGiB) {
   return config;
 }
 
-// What a program does with a block: it is handed out, used, and given back.
+// A program's work with a block: it is handed out, used, and given back.
 struct Program {
   explicit Program(World& in_world) : world(in_world) {}
 
@@ -50,7 +50,7 @@ class Region {
   std::string tag_;
 };
 
-// Whether an action fails as the device may make it fail.
+// Returns whether an action fails with an error that the device may cause.
 inline bool fails(const std::function<void()>& action) {
   try {
     action();

@@ -196,7 +196,7 @@ class Page:
         return base64.b64decode(self.call("Page.printToPDF", {"printBackground": True})["data"])
 
     def _of(self, method: str) -> typing.Iterator[dict[str, typing.Any]]:
-        self.evaluate("0")  # what was sent before has arrived
+        self.evaluate("0")  # everything sent before has arrived
         return (event["params"] for event in self._browser.events if event.get("method") == method and event.get("sessionId") == self._session)
 
     def requests(self) -> list[str]:

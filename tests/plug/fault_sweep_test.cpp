@@ -1,5 +1,5 @@
-// Every call of the device that the plug-in's hooks make fails once: whoever called hears of it, nothing is lost, and the
-// same calls work afterwards. Runs with the simulated runtime preloaded, as PyTorch's process would.
+// Every call of the device that the plug-in's hooks make fails once: the caller receives the error, nothing is lost, and
+// the same calls work afterwards. Runs with the simulated runtime preloaded, as PyTorch's process would.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ nlohmann::json stats() {
   return nlohmann::json::parse(text.c_str());
 }
 
-// What a process does through the hooks, once, with whatever fails.
+// A process's calls of the hooks, once, with any failures.
 class HookPlay {
  public:
   void play() {
@@ -262,7 +262,8 @@ class HookPlay {
   static inline unsigned long long next_pool_ = 0;
 };
 
-// How many calls were made to fail, one a play; `how` is what `faults` of CACHALOT_SIM says behind the number.
+// Returns the number of calls that were made to fail, one per play; `how` is the text of `faults` of CACHALOT_SIM
+// behind the number.
 std::int64_t sweep(const std::string& how) {
   for (std::int64_t nth = 1;; ++nth) {
     HookPlay hooks;

@@ -21,7 +21,7 @@ class PoolHooks : public testing::Test {
     cachalot_reset();
   }
 
-  // Of at most so many slots.
+  // Makes a pool of at most `slots` slots.
   void make_pool(std::size_t slots) {
     static constexpr std::array<std::int64_t, 2> kShape = {16, 16};
     const CachalotTensorSpec spec = {kShape.data(), static_cast<int>(kShape.size()), 0, 0};

@@ -1,4 +1,4 @@
-// DLPack: pooled tensors for others, in whatever thread and however late they let go; others' tensors as views.
+// DLPack: pooled tensors for others, released in any thread and at any time; others' tensors as views.
 #include "cachalot/dlpack.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ struct Foreign {
             strides.data(),
             0};
   }
-  // What from_dlpack says; the tensor stays ours.
+  // Returns the message of from_dlpack; the tensor stays the test's.
   std::string refused() {
     const std::string message = refusal([this] { from_dlpack(&managed); });
     EXPECT_EQ(deleted, 0);

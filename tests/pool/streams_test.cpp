@@ -45,7 +45,7 @@ TEST(PoolStreams, AWaitThatIsMissingIsFound) {
   const Stream a = world.device->stream();
   PooledTensor tensor = world.acquire_checked(a);
   world.use(tensor);
-  world.use(tensor, world.device->stream());  // and nobody was told
+  world.use(tensor, world.device->stream());  // without a notification
   world.release_checked(tensor);
   tensor = world.pool.acquire(a);
   EXPECT_THROW(world.check(tensor), HazardError);

@@ -1,4 +1,4 @@
-// TensorPool by one thread: what is handed out, when it grows, what it gives back, and bad input.
+// TensorPool by one thread: handed-out tensors, growth, memory given back, and bad input.
 #include "cachalot/tensor_pool.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ TEST(TensorPool, ATensorMayBeReturnedOnceAndMovedAsOneLikes) {
   EXPECT_CONTAINS(refusal([&] { static_cast<void>(moved.shape()); }), "spec of a tensor that is empty");
   EXPECT_CONTAINS(refusal([&] { static_cast<void>(moved.bytes()); }), "bytes of a tensor that is empty");
   moved = world.pool.acquire();
-  moved = world.pool.acquire();  // what it held comes back
+  moved = world.pool.acquire();  // its slot comes back
   EXPECT_EQ(world.pool.stats().live, 1u);
   PooledTensor& same = moved;
   const void* const data = moved.data();

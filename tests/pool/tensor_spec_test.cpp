@@ -1,4 +1,4 @@
-// Specs: their bytes, their names, and what is none.
+// Specs: their bytes, their names, and invalid ones.
 #include "cachalot/tensor_spec.h"
 
 #include <gtest/gtest.h>

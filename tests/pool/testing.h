@@ -1,4 +1,4 @@
-// What the tests of tensor pools share.
+// The common parts of the tensor pools' tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@ TEST(ThreadStacks, OfSeveralThreadsHoldAQuarterOfTheSlotsTogether) {
   OwnerOfStacks owner;
   owner.stacks.set_pool_slots(24);
   ASSERT_NE(owner.stacks.own(), nullptr);
-  EXPECT_EQ(owner.stacks.may_hold(), 24u);  // a thread by itself hides them from nobody
+  EXPECT_EQ(owner.stacks.may_hold(), 24u);  // a lone thread hides them from no other
   std::thread([&] {
     EXPECT_EQ(owner.stacks.own()->limit(), 3u);
     EXPECT_EQ(owner.stacks.may_hold(), 6u);

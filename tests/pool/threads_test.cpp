@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Until somebody waits in acquire.
+// Returns when a thread waits in acquire.
 void await_waiter(const TensorPool& pool, std::uint64_t waits = 1) {
   while (pool.stats().host_waits < waits) std::this_thread::yield();
 }

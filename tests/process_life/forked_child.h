@@ -16,7 +16,7 @@ enum class Ends { by_exit, at_once };  // exit(), with the destructors of static
 
 inline constexpr unsigned kDeadlockSeconds = 60;
 
-// What waitpid says of a child that ends with 0 if nothing failed in `body`; SIGALRM ends one that hangs.
+// Returns the status of waitpid for a child that ends with 0 if nothing failed in `body`; SIGALRM ends one that hangs.
 template <typename Body>
 int status_of_child(Body&& body, Ends ends = Ends::at_once) {
   std::fflush(nullptr);

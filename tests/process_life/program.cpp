@@ -149,7 +149,7 @@ int end_of_main_thread_alone() {
   pthread_exit(nullptr);
 }
 
-// What was registered last goes first: the tensor and the block when allocator and pool are gone already.
+// The last registered object is destroyed first: the tensor and the block when allocator and pool are gone already.
 int end_with_tensors_that_outlive_all() {
   static PooledTensor tensor, of_set;
   static std::unique_ptr<CachingAllocator> allocator = std::make_unique<CachingAllocator>(devices(), options);
@@ -221,7 +221,7 @@ cudaStream_t new_stream() {
   return stream;
 }
 
-// What was handed out is gone; whoever asks the device for more is told so, and all that is given back goes quietly.
+// Handed-out memory is lost; a request to the device reports that, and everything is given back without a message.
 void reset_under(Holdings& holdings) {
   CachingAllocator& allocator = *holdings.allocator;
   const cudaStream_t other = new_stream();

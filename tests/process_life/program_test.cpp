@@ -1,4 +1,5 @@
-// How a program ends, and which libraries it loads: in programs of their own, whose exit code and silence are looked at.
+// Tests of a program's end, and of the libraries that it loads: in programs of their own, whose exit code and silence
+// are checked.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

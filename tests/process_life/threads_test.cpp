@@ -30,7 +30,7 @@ class CThread {
     EXPECT_EQ(pthread_create(&thread_, nullptr, &run, this), 0);
   }
   void cancel() const { EXPECT_EQ(pthread_cancel(thread_), 0); }
-  bool join() const {  // true: it was cancelled
+  bool join() const {  // true if it was cancelled
     void* result = nullptr;
     EXPECT_EQ(pthread_join(thread_, &result), 0);
     return result == PTHREAD_CANCELED;

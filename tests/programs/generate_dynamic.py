@@ -11,7 +11,7 @@ WORDS, END, BATCH, PROMPT = 2000, 7, 3, 12
 
 
 class After(StoppingCriteria):
-    """Each text ends after so many tokens."""
+    """Each text ends after `length` tokens."""
 
     def __init__(self, length: int) -> None:
         self.length = length

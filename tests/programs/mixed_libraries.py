@@ -51,7 +51,7 @@ def main() -> None:
     assert cupy.asarray(numbers).get().tolist() == list(range(8))
     assert torch.from_dlpack(cupy.array([1, 2, 3])).tolist() == [1, 2, 3]
     twice[1, 8](cuda.as_cuda_array(numbers))
-    read = numbers.tolist()  # what Numba's kernel wrote is not known here
+    read = numbers.tolist()  # values that Numba's kernel wrote are not known here
     assert len(read) == 8
     print(f"used {used() - before} bytes, torch {of_torch.nbytes}, CuPy {of_cupy.nbytes}")
 

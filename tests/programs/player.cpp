@@ -462,7 +462,8 @@ void Player::checkpoint(int device, PoolId pool) {
   place(device).checkpoints[pool] = std::move(taken);
 }
 
-// As cudagraph trees do it: nothing of the pool is in use any more. It is refused where blocks wait for streams.
+// Restores a pool as cudagraph trees do it: nothing of the pool is in use any more. It is refused where blocks wait for
+// streams.
 void Player::restore(int device, PoolId pool) {
   const auto found = place(device).checkpoints.find(pool);
   if (captures() || found == place(device).checkpoints.end()) return;

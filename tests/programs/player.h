@@ -80,7 +80,7 @@ class Player {
     PoolCheckpoint state;
     std::map<void*, Live> live;
   };
-  // What belongs to one device.
+  // The state of one device.
   struct Place {
     std::array<Stream, kProgramStreams> streams = {};
     std::optional<Capture> capture;
@@ -89,7 +89,7 @@ class Player {
   };
 
   enum class Mistakes { forbidden, allowed };
-  // Whether it came to its end; `trouble_` says what it must not have thrown.
+  // Returns whether the action came to its end; `trouble_` names an exception that it must not throw.
   bool attempt(const std::function<void()>& action, Mistakes mistakes = Mistakes::forbidden);
   bool attempt_on_device(const std::function<void()>& action, Mistakes mistakes = Mistakes::forbidden);
   void tell(bool calls) const;

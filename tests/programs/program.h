@@ -5,9 +5,9 @@
 //
 //   <kind> <device> <name> <stream> <amount>
 //
-// where `name` is of an allocation or a private pool, and what an operation does not need is 0. An operation that makes
-// no sense where it stands (a free of what is not live), or that who runs it does not know, does nothing: so that any
-// part of a program is a program.
+// where `name` is of an allocation or a private pool, and fields that an operation does not need are 0. An operation
+// that makes no sense where it stands (a free of memory that is not live), or that the player does not know, does
+// nothing: so that any part of a program is a program.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct Operation {
     empty_pool,
     begin_capture,  // of this stream, to graph pool `name`
     end_capture,
-    donate,               // this allocation is freed by the callback for whoever misses next
+    donate,               // this allocation is freed by the callback for the next request that misses
     use,                  // amount: ns of work on this stream, or on the allocation's own where it is not announced
     wait,                 // this stream waits for stream `amount`
     synchronize,          // the host waits for this stream
@@ -86,7 +86,7 @@ inline constexpr std::array kProgramOptions = {
 // From a block's granularity to kMaxAlignment.
 constexpr std::size_t alignment_of(std::uint64_t name) { return std::size_t{512} << name % 13; }
 
-// What a program must not do, and is told so.
+// Mistakes of a program that are refused with a message.
 enum class Misuse : std::uint64_t { free_twice, free_inside, wrong_size, wrong_device, foreign_pointer, kCount };
 
 struct Program {
@@ -96,7 +96,7 @@ struct Program {
 };
 
 std::string to_text(const Program& program);
-Program program_of(std::string_view text);  // InvalidArgument for what is no program
+Program program_of(std::string_view text);  // InvalidArgument for an invalid program
 
 // A shorter program that still fails: parts are left out as long as that can be done. `run` returns "" or the trouble.
 Program shortened(Program program, const std::function<std::string(const Program&)>& run);

@@ -16,7 +16,7 @@ namespace {
 
 using Kind = Operation::Kind;
 
-// What every program is written with. The same seed gives the same program.
+// The common writer of every program. The same seed gives the same program.
 class Writer {
  public:
   virtual ~Writer() = default;
@@ -184,7 +184,7 @@ class PlayWriter final : public Writer {
     add(kKinds[below(std::size(kKinds))], device, pool, 0, below(2));
   }
 
-  // Of any kind, or of one; soon, or one of the next hundred.
+  // Adds a fault of any kind, or of one; soon, or one of the next hundred.
   void add_fault() {
     const std::uint64_t call = chance(0.5) ? 0 : 1 + below(kDeviceCallCount);
     add(Kind::fail, chance(0.85) ? 0 : 1, call, below(2), 1 + below(chance(0.7) ? 4 : 100));

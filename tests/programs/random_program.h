@@ -10,7 +10,7 @@
 
 namespace cachalot {
 
-// What a program for the reference heap is like.
+// The properties of a program for the reference heap.
 struct Taste {
   std::array<std::size_t, 2> device_mib = {256, 192};
   std::string options;
@@ -25,7 +25,7 @@ struct Taste {
 
 Program random_program(std::uint64_t seed, std::size_t operations, const Taste& taste);
 
-// What a program for a Player is like: every kind of operation.
+// The properties of a program for a Player: every kind of operation.
 struct PlayTaste {
   std::array<std::size_t, 2> device_mib = {96, 48};
   std::string options;

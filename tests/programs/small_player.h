@@ -1,4 +1,4 @@
-// What the small plays share: a device, its streams, what may be thrown, and marks in memory that is held.
+// The common parts of the small plays: a device, its streams, the allowed exceptions, and marks in held memory.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class SmallPlayer {
   virtual void step() = 0;
   virtual void finish() = 0;
 
-  // Whether it came to its end.
+  // Returns whether the action came to its end.
   template <typename Action>
   bool attempt(Action&& action) {
     const std::uint64_t faults = device_->faults_injected();
@@ -78,7 +78,7 @@ class SmallPlayer {
     return bytes_.below(static_cast<std::uint32_t>(std::min<std::size_t>(count, 255)));
   }
 
-  // What is written to memory, by which it is known again; nullopt: the copy failed.
+  // The value written to memory, by which it is recognized; nullopt: the copy failed.
   using Mark = std::optional<std::uint64_t>;
   Mark mark(void* memory) {
     const std::uint64_t value = next_mark_++;

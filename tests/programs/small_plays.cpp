@@ -38,7 +38,7 @@ class TensorPoolPlayer final : public SmallPlayer {
     options.initial_slots = bytes_.below(4);
     options.max_slots = bytes_.below(3) == 0 ? 0 : 4 + bytes_.below(8);
     options.growth_step = 1 + bytes_.below(4);
-    options.when_empty = bytes_.below(2) == 0 ? WhenEmpty::grow : WhenEmpty::fail;  // nobody is there to wait for
+    options.when_empty = bytes_.below(2) == 0 ? WhenEmpty::grow : WhenEmpty::fail;  // there is no thread to wait for
     options.other_stream = static_cast<OtherStream>(bytes_.below(2));
     options.on_reuse = static_cast<OnReuse>(bytes_.below(3));
     if (bytes_.below(2) == 0) options.high_water = bytes_.below(6);

@@ -1,5 +1,5 @@
-// Plays of what has fewer operations than a whole allocator: each step is read from bytes. As a Player does, each uses
-// what it is handed as a well-behaved user would, whatever fails, and expects that
+// Plays of parts that have fewer operations than a whole allocator: each step is read from bytes. As a Player does,
+// each uses its memory as a well-behaved user would, whatever fails, and expects that
 //   - nothing was thrown but OutOfMemory, and CudaError where a call of the device was made to fail;
 //   - nobody is handed what others still use or hold, and what is held keeps what was written to it;
 //   - the books balance, and validate() finds no broken rule;

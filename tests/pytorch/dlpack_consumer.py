@@ -40,7 +40,7 @@ class DLManagedTensorVersioned(ctypes.Structure):
 
 
 class Array:
-    """What the library makes of a capsule. It holds the memory until `free`, which any thread may call."""
+    """The library's array over a capsule. It holds the memory until `free`, which any thread may call."""
 
     def __init__(self, capsule, versioned):
         name = b"dltensor_versioned" if versioned else b"dltensor"
@@ -65,7 +65,7 @@ class Array:
 
 
 def from_dlpack(source, *, stream, versioned=True):
-    """As cupy.from_dlpack, for work on the stream with this handle."""
+    """Imports an array as cupy.from_dlpack does, for work on the stream with this handle."""
     assert source.__dlpack_device__()[0] == 2
     version = {"max_version": (1, 0)} if versioned else {}
     return Array(source.__dlpack__(stream=stream, **version), versioned)

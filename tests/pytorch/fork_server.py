@@ -1,4 +1,4 @@
-"""Runs programs in processes that have imported torch already: importing it takes seconds, forking who did hundredths.
+"""Runs programs in processes that have imported torch already: importing it takes seconds, forking such a process hundredths.
 
 The server is cachalot_simulator.fork_server, which `cachalot fit` uses as well. It imports torch and what torch imports when it is
 used, and uses no CUDA.
@@ -32,7 +32,7 @@ class ForkServer:
         self._socket = None
 
     def run(self, arguments, environment, timeout, search_at_end=False):
-        """As subprocess.run of `python arguments…` with captured output, where the arguments are those of start."""
+        """Runs `python arguments…` as subprocess.run with captured output, where the arguments are those of start."""
         return self.start(arguments, environment, search_at_end=search_at_end).wait(timeout)
 
     def start(self, arguments, environment, stdin=None, stdout=None, search_at_end=False):
@@ -59,7 +59,7 @@ class ForkServer:
         return Program(arguments, open(replies, "rb", buffering=0), output, errors)
 
     def descriptor(self):
-        """That of the socket, which other processes may inherit to start programs, as forked_python.py does."""
+        """Returns the descriptor of the socket, which other processes may inherit to start programs, as forked_python.py does."""
         if self._socket is None:
             self._start_server()
         return self._socket.fileno()
@@ -73,7 +73,7 @@ class ForkServer:
 
 
 class Program:
-    """A program that was started. Whoever starts it waits for it."""
+    """A program that was started. Its starter waits for it."""
 
     def __init__(self, arguments, replies, output, errors):
         self._arguments, self._replies = arguments, replies
@@ -81,7 +81,8 @@ class Program:
         self._process = self._told("started", 120)
 
     def wait(self, timeout):
-        """As subprocess.run's result; kills the program where it does not end in time, and raises subprocess.TimeoutExpired."""
+        """Returns the result as subprocess.run does; kills the program if it does not end in time, and raises
+        subprocess.TimeoutExpired."""
         with self._replies:
             try:
                 status = self._told("ended", timeout)

@@ -1,4 +1,4 @@
-"""Programs that leak, with what the leak report has to say, and programs that do not: a table, and who runs it.
+"""Programs that leak, with what the leak report has to say, and programs that do not: a table, and the code that runs it.
 
 A program is text in up to three parts, which lines of three dots part: what comes before the loop, what an iteration does,
 and what comes after. Its shape says what is around it: `module` and `cell` (a notebook's, compiled anew each time) have
@@ -41,7 +41,7 @@ class Row:
     name: str
     shape: str
     text: str
-    suspect: str = ""  # its kind and, after a space, its name; "unknown": nobody is named, and the row says why
+    suspect: str = ""  # its kind and, after a space, its name; "unknown": no holder is named, and the row says why
     cure: str = ""  # words of the text
     operation: str = ""  # of a backward pass, where that allocates and no line does
 
@@ -849,7 +849,7 @@ cache = types.SimpleNamespace(keys=block()[None])
 ...
 cache.keys = torch.cat([cache.keys, block()[None]])  # leaks
 """)
-# The cache belongs to C++, which does not show it: nobody is named, but the block that lets it live is.
+# The cache belongs to C++, which does not show it: no holder is named, but the block that lets it live is.
 leaks("casts of new weights", "main", "unknown", "torch.autocast", """
 x = torch.ones(64, 64, device="cuda")
 autocast = torch.autocast("cuda", torch.bfloat16)
@@ -1131,12 +1131,12 @@ self.first.grad = self.second.grad = None
 """)
 
 
-# --- who runs them ------------------------------------------------------------------------------------------------------
+# --- running them -------------------------------------------------------------------------------------------------------
 
 
 class _Watch:
-    """The detectors of a program, and what they have found when the last iteration ends: of one that is told of iterations, and of
-    one that is not."""
+    """The detectors of a program, and their findings when the last iteration ends: one detector is notified of iterations, the
+    other is not."""
 
     def __init__(self, iterations):
         import cachalot
@@ -1165,7 +1165,7 @@ def _said(leak):
 
 
 def answer_for(row):
-    """What the report says when the program has run, or the text of its error."""
+    """Returns the report after the program's run, or the text of its error."""
     iterations = LEAKING_ITERATIONS if row.leaks else SILENT_ITERATIONS
     watch = _Watch(iterations)
     module = types.ModuleType(f"program_{TABLE.index(row)}")
@@ -1209,14 +1209,14 @@ def _indented(text):
 
 
 def _execute(name, text, module):
-    """Runs text in the module's globals, to which no variable of ours may refer: it would be a name of what they hold."""
+    """Runs text in the module's globals, to which no variable of this file may refer: it would name the memory that they hold."""
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), vars(module))
 
 
 def trouble(row, answer, where=None):
-    """What is wrong with an answer of answer_for; "" if nothing. `where` the memory comes from is in the row."""
+    """Returns the error in an answer of answer_for; "" if there is none. `where` the memory comes from is in the row."""
     if not isinstance(answer, list):
         return f"{row.name}: {answer}"
     if not row.leaks:

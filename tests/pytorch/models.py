@@ -202,7 +202,8 @@ def compiled() -> None:
 
 
 def leave_weights_as_they_are() -> None:
-    """Nobody looks at what weights begin with, and to compute it on the host takes longer than all else."""
+    """Keeps weights uninitialized. Their first values do not matter, and computing them on the host takes longer than all
+    else."""
     for name in ("kaiming_uniform_", "normal_", "uniform_"):
         setattr(nn.init, name, lambda tensor, *_, **__: tensor)
 

@@ -1,5 +1,5 @@
-// What PyTorch's C++ users attach to its allocator since 2.12: an observer of requests that are refused. Compiled by
-// test_newer_functions.py.
+// The hooks that PyTorch's C++ users attach to its allocator since 2.12: an observer of requests that are refused.
+// Compiled by test_newer_functions.py.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ std::atomic<long> told;
 }  // namespace
 
 extern "C" {
-// What the observer throws reaches nobody.
+// Attaches an observer whose exceptions do not reach the caller.
 [[gnu::visibility("default")]] void attach_refusal_observer() {
   c10::cuda::CUDACachingAllocator::attachOomRejectionObserver(
       [](std::int64_t device, std::size_t asked, std::size_t held, std::size_t total) {

@@ -1,5 +1,5 @@
-// What PyTorch's C++ users attach to its allocator: a trace tracker (as NCCL's registration does) and a callback that frees
-// memory (as CUDA IPC does). And what they ask of its settings. Compiled by test_observers.py.
+// The hooks that PyTorch's C++ users attach to its allocator: a trace tracker (as NCCL's registration does) and a callback
+// that frees memory (as CUDA IPC does). And their queries of its settings. Compiled by test_observers.py.
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -36,7 +36,8 @@ extern "C" {
 }
 [[gnu::visibility("default")]] long times_seen(int action) { return seen[action]; }
 [[gnu::visibility("default")]] long callback_calls() { return calls; }
-// As CUDAAllocatorConfig::expandable_segments, which is constant where the compiler is not told of torch's own macros.
+// Returns the value of CUDAAllocatorConfig::expandable_segments, which is constant if the compiler does not have
+// torch's own macros.
 [[gnu::visibility("default")]] int has_expandable_segments() {
   return c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments() ? 1 : 0;
 }

@@ -18,7 +18,7 @@ pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "data" / "traces"
 
-# Records its own history, and is told of by it alone.
+# Records its own history, which alone describes it.
 RECORDED = """
 import sys, torch
 torch.cuda.memory._record_memory_history()
@@ -84,7 +84,7 @@ def test_workers_answer_as_this_machine(tmp_path: Path, scheduler: str) -> None:
     files = [str(TRACES / "frag_toy.csv.gz"), str(broken), str(TRACES / "lsm.csv.gz"), str(tmp_path / "missing.csv")]
 
     def lines(*options: str) -> list[str]:
-        environment = own_environment() | {"CACHALOT_PYTHON": sys.executable}  # which asks the scheduler
+        environment = own_environment() | {"CACHALOT_PYTHON": sys.executable}  # it asks the scheduler
         done = subprocess.run([COMMAND, "advise", "--json", "--no-times", "--gpu", "l4", *options, *files], env=environment,
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr

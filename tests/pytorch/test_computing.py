@@ -15,14 +15,14 @@ pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, 
 
 
 def compute(folder: Path, program: str, *options: str) -> tuple[str, dict]:
-    """What a program prints, which must end well, and the report's part on values."""
+    """Returns the output of a program, which must end well, and the report's part on values."""
     done, report = simulate(folder, program, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout, max((process["torch"] for process in report["processes"] if process["torch"]), key=total)["values"]
 
 
 def total(report: dict) -> int:
-    """What a process allocated: compilers, which torch.compile starts, allocate next to nothing."""
+    """Returns the allocations of a process: compilers, which torch.compile starts, allocate next to nothing."""
     return sum(device["allocations"] for device in report["devices"])
 
 
@@ -248,7 +248,7 @@ for name, program in PROGRAMS.items():
 
 @dataclass
 class Shared:
-    """What the programs of one process print, by their names, the report's part on values, and how the process ended."""
+    """The output of the programs of one process, by their names, the report's part on values, and the end of the process."""
 
     printed: dict[str, str]
     values: dict
@@ -396,7 +396,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """The same program with nothing, little and all computed."""
+    """Runs one program with nothing, little and all computed."""
     folder = tmp_path_factory.mktemp("trainings")
     runs = {}
     for which in ("none", "small", "all"):
@@ -545,7 +545,7 @@ print(known.argmax(-1).tolist(), known.topk(2).indices.tolist(), known.max(1).in
 
 
 def test_choices_among_unknown_numbers_leave_out_what_the_program_excludes(tmp_path: Path) -> None:
-    # As transformers excludes the token that ends a text until the text is long enough.
+    # The program does as transformers, which excludes the token that ends a text until the text is long enough.
     printed, _ = compute(tmp_path, """
 import torch
 x = (torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda"))[:2, :100]
@@ -560,7 +560,8 @@ for excluded in (7, 38):
 
 
 def test_what_a_guess_selects_is_what_the_program_gave_it(tmp_path: Path) -> None:
-    # As in transformers' search by beams, which ends if no text that goes on is better than the worst one that has ended.
+    # The program does as transformers' search by beams, which ends if no text that goes on is better than the worst one that has
+    # ended.
     printed, _ = compute(tmp_path, """
 import torch
 scores = torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")

@@ -1,4 +1,5 @@
-"""What PyTorch's own tests hold of its allocator, in our words: true under native and under cachalot alike."""
+"""The properties that PyTorch's own tests expect of its allocator, in cachalot's words: true under native and under cachalot
+alike."""
 
 import random
 
@@ -108,7 +109,7 @@ def test_torch_accelerator_accounts_for_tensors():
 
 
 def test_random_requests_keep_the_books():
-    """Ten thousand allocations, frees and flushes: what is live never overlaps, and the statistics add up."""
+    """Ten thousand allocations, frees and flushes: live memory never overlaps, and the statistics add up."""
     choose = random.Random(123)
     live = {}
     for step in range(10_000):
@@ -474,7 +475,7 @@ def test_a_graphs_memory_lives_as_long_as_the_graph_and_its_result(size, count, 
     del graph
     torch.cuda.empty_cache()
     left = of_graphs()
-    if PAGES:  # what was mapped at once is given back at once, and the result may lie across two such pieces
+    if PAGES:  # memory mapped at once is given back at once, and the result may lie across two such pieces
         held_by_result = min(left[1], 2 * held_for(size))
     assert left == (1, held_by_result, size)
     del result, source
@@ -630,7 +631,7 @@ class Pool:
         self.graphs = []
 
     def capture(self, make):
-        """What make() returns, made while a graph is captured."""
+        """Returns the result of make(), called while a graph is captured."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.id, stream=self.stream):
             made = make()

@@ -1,5 +1,5 @@
-"""Programs under CACHALOT_DEBUG=1, each in a process of its own: what they do wrong with memory is refused as ever, and
-reported with Python's stacks.
+"""Programs under CACHALOT_DEBUG=1, each in a process of its own: wrong use of memory is refused as usual, and reported with
+Python's stacks.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""The same random program under PyTorch's allocator and under cachalot: the same figures after every step.
+"""Runs a random program under PyTorch's allocator and under cachalot: the figures are equal after every step.
 
-On the page heap: those of what lives, and of PyTorch's expandable segments, which round sizes alike.
+On the page heap: the figures of live memory, and of PyTorch's expandable segments, which round sizes alike.
 """
 
 from __future__ import annotations

@@ -400,7 +400,7 @@ def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, add
     import torch
     from cachalot import _adapter
 
-    name = _adapter._file_name(_adapter._source())  # depends on the version; what was loaded is of ours
+    name = _adapter._file_name(_adapter._source())  # depends on the version; the loaded one is of this version
     monkeypatch.setattr(_adapter, "_file_name", lambda source: name)
     monkeypatch.setattr(torch, "__version__", torch.__version__.partition("+")[0] + addition)
     _adapter.load()

@@ -19,7 +19,7 @@ from test_simulate import COMMAND, own_environment
 
 pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
 
-# Takes 32 times so many MiB.
+# Takes 32 times `batch` MiB.
 TAKES = "import torch\ntensors = [torch.empty(batch << 20, device='cuda') for _ in range(8)]\n"
 
 
@@ -88,7 +88,7 @@ WIDE = "tensors = [torch.empty(count * batch << 20, device='cuda:' + device) for
 
 
 def test_a_value_fits_if_it_does_on_each_device(tmp_path: Path) -> None:
-    program = "import torch\n" + WIDE.replace("{devices}", "[('0', 1), ('1', 2)]")  # 4 and 8 times so many MiB
+    program = "import torch\n" + WIDE.replace("{devices}", "[('0', 1), ('1', 2)]")  # 4 and 8 times the MiB
     options = ("--memory", "1000MiB", "--context", "none", "--vary", "batch=1..300", "--devices", "2")
     assert largest(fit(tmp_path, program, *options)[0]) == [125, 125, 125]
 
@@ -295,7 +295,7 @@ def test_runs_on_the_workers_of_a_dask_scheduler_answer_as_runs_here(tmp_path: P
 
 
 def test_what_a_worker_cannot_do_is_told(tmp_path: Path, scheduler: str) -> None:
-    environment = own_environment() | {"CACHALOT_PYTHON": sys.executable}  # which asks the scheduler
+    environment = own_environment() | {"CACHALOT_PYTHON": sys.executable}  # it asks the scheduler
 
     def refusal(*words: str) -> str:
         done = subprocess.run([COMMAND, "fit", "--vary", "batch=1,2", *words], cwd=tmp_path, env=environment, capture_output=True,

@@ -508,7 +508,7 @@ def graph_capture_allocates_from_a_pool_of_its_own():
         del temporary
     graph.replay()
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # which leaves the pool alone
+    torch.cuda.empty_cache()  # it leaves the pool alone
     (segment,) = segments(graph.pool())
     assert (segment["total_size"], segment["allocated_size"]) == (held_for(6 * MiB), 3 * MiB)
     assert segment["blocks"][0]["address"] == static.data_ptr()
@@ -558,7 +558,7 @@ def compiled_functions_run_in_cuda_graph_trees():
     torch._dynamo.reset()
 
 
-# ---- others who ask the allocator ----
+# ---- other callers of the allocator ----
 
 
 @row(refused_by_plug="does not yet support cacheInfo")
@@ -573,7 +573,7 @@ def cudnn_asks_how_much_it_may_try():
 
 @row(refused_by_plug="does not yet support shareI[Pp][Cc]Handle")
 def storages_are_shared_in_natives_format():
-    process = run_python(  # what is shared waits for its receiver
+    process = run_python(  # shared memory waits for its receiver
         """
         first = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
         shared = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")

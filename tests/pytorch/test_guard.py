@@ -1,5 +1,5 @@
-"""Programs under guard:True, each in a process of its own: what is written beside tensors and after their life is
-found, and programs that do no such thing run as ever.
+"""Programs under guard:True, each in a process of its own: writes beside tensors and after their life are found, and programs
+without such writes run as usual.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""cachalot's leak detector and tracks: the line that leaks is named, and who keeps the memory, one test a kind of holder."""
+"""cachalot's leak detector and tracks: the line that leaks and the holder of the memory are named, one test per kind of
+holder."""
 
 import ctypes
 import functools
@@ -18,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from world import KiB, bytes_on_gpu, full_only, not_pages, run_python, succeeds
 
-pytestmark = [full_only, not_pages]  # neither the heap nor how it was enabled makes a difference to what is searched
+pytestmark = [full_only, not_pages]  # neither the heap nor how it was enabled makes a difference to the searched objects
 
 ITERATIONS = 14
 BLOCK = 64 * KiB
@@ -26,7 +27,7 @@ BLOCK = 64 * KiB
 
 @pytest.fixture(autouse=True)
 def every_object_is_searched():
-    """Python tells of no referrer that conftest.py has frozen."""
+    """Python does not report referrers that conftest.py has frozen."""
     gc.unfreeze()
 
 
@@ -98,7 +99,7 @@ def test_a_list_of_losses_keeps_their_graphs(detector):
         detector.step()
     leak = the_leak(detector)
     assert leak.frame.source == "loss = (weight * 2).exp().sum()"
-    assert leak.bytes_per_iteration == BLOCK + 512  # what exp saves for the backward pass, and the loss itself
+    assert leak.bytes_per_iteration == BLOCK + 512  # the tensor that exp saves for the backward pass, and the loss itself
     suspect = the_suspect(leak)
     assert (suspect.kind, suspect.name, suspect.blocks) == ("container", "trainer.history", 2 * ITERATIONS)
     assert f"holds {ITERATIONS} tensors with autograd graphs" in suspect.text

@@ -21,7 +21,7 @@ def without_limits():
 
 
 def cached(count):
-    """So many bytes that are held and free."""
+    """Makes `count` bytes that are held and free."""
     bytes_on_gpu(count)
     return torch.cuda.memory_reserved()
 

@@ -95,7 +95,7 @@ def test_a_scripts_exit_status_is_the_processs(folder):
     assert run_quickly([sys.executable, "-m", "cachalot", script]).returncode == 7
 
 
-# ---- how a program is named ----
+# ---- the name of a program ----
 
 HELD = "import torch; kept = torch.empty(3 << 20, dtype=torch.uint8, device='cuda'); "
 
@@ -169,7 +169,7 @@ def test_an_installation_without_the_command_says_so(monkeypatch, tmp_path, caps
     from cachalot import _command
 
     monkeypatch.setattr(_command, "_candidates", lambda: iter([tmp_path / "cachalot", tmp_path]))
-    (tmp_path / "cachalot").write_text("#!/bin/sh\n")  # what Python's installers write is not taken for it
+    (tmp_path / "cachalot").write_text("#!/bin/sh\n")  # a script of Python's installers is not taken for it
     with pytest.raises(SystemExit) as ended:
         _command.run(["replay"])
     assert ended.value.code == 2
@@ -195,7 +195,7 @@ def test_a_command_that_cannot_be_started_is_told_in_words(tmp_path):
     assert ended.returncode == 2 and ended.stderr == f"cachalot: {command}: cannot be started: Exec format error\n"
 
 
-# ---- what is told at the end ----
+# ---- the output at the end ----
 
 
 @full_only

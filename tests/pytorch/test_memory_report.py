@@ -1,4 +1,4 @@
-"""cachalot.memory_report(): rows that add up to what nvidia-smi shows, whoever has the memory and whatever cannot be known."""
+"""cachalot.memory_report(): rows that add up to what nvidia-smi shows, for all holders of memory, and with unknown figures."""
 
 import json
 import threading

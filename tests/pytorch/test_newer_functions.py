@@ -1,4 +1,4 @@
-"""What PyTorch 2.12 to 2.15 added to its allocator: the same under native and under cachalot, as in test_functions.py."""
+"""Functions that PyTorch 2.12 to 2.15 added to its allocator: equal under native and under cachalot, as in test_functions.py."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_request_beyond_the_device_is_refused_before_the_device_is_asked(refus
         bytes_on_gpu(total_memory() + 2 * MiB)
     stats = torch.cuda.memory_stats()
     assert (stats["num_oom_rejections"], stats["num_ooms"]) == (1, 0)
-    assert stats["num_alloc_retries"] == (1 if PAGES else 0)  # which looks for pages that are idle first
+    assert stats["num_alloc_retries"] == (1 if PAGES else 0)  # it looks for idle pages first
     assert stats["num_device_alloc"] == asked
     torch.cuda.reset_accumulated_memory_stats()
     assert torch.cuda.memory_stats()["num_oom_rejections"] == 0

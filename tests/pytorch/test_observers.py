@@ -86,7 +86,8 @@ def answer():
     ],
 )
 def test_code_that_asks_for_expandable_segments_is_told_which_heap_there_is(library, environment, has_pages):
-    """Whoever chose it, and with the other settings as they were given, also when a program changes them."""
+    """The heap's choice is told for each way to choose it, with the other settings as they were given, also when a program
+    changes them."""
     process = run_python(
         LOAD.format(library=str(library))
         + ASK

@@ -234,7 +234,7 @@ def test_live_memory_is_named_by_module_and_kind():
 
 
 def test_live_memory_is_named_by_library_where_others_than_pytorch_have_some():
-    """As cachalot.library_usage tells."""
+    """The figures are those of cachalot.library_usage."""
     code = """
 from collections import namedtuple
 Usage = namedtuple("Usage", "library device live_bytes")
@@ -512,7 +512,7 @@ def test_the_search_for_modules_ends_at_its_deadline():
 
 
 def test_the_memory_of_a_wrapper_is_that_of_the_tensor_inside():
-    """As DTensor's is."""
+    """The wrapper is like DTensor."""
     import torch
     from cachalot._oom_owners import _addresses
 

@@ -1,4 +1,4 @@
-"""What `cachalot simulate` says memory is for, by kind and by module."""
+"""Tests of the purposes of memory in `cachalot simulate`, by kind and by module."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def simulate(folder: Path, program: str, *options: str, fresh: bool = False) -> 
 
 
 def bytes_of(count: int) -> int:
-    """Of so many floats."""
+    """Returns the bytes of `count` floats."""
     return 4 * count
 
 
@@ -162,7 +162,7 @@ print(len(compiled_for), pictures.shape)
 
 
 def test_programs_are_as_without_hooks(tmp_path: Path) -> None:
-    # Tracing, modules without a hash, hooks that change what was compiled, and workers that are forked.
+    # Tracing, modules without a hash, hooks that change compiled modules, and workers that are forked.
     done, device = simulate(tmp_path, LEAVES_ALONE, "--max-steps", "30")  # a worker makes 64 calls
     assert done.stdout == "1 torch.Size([32, 3])\n" and done.stderr.count("\n") < 60, done.stderr
     assert [step["step"] for step in device["steps"]] == [1, 2]

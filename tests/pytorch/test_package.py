@@ -1,4 +1,4 @@
-"""What needs no GPU: the package's names, what importing it costs, and the tables that say what is supported."""
+"""Tests without a GPU: the package's names, the cost of importing it, and the tables of supported versions."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ def test_importing_it_imports_next_to_nothing():
 
 
 def _parts_of(*modules):
-    """What importing the standard library's modules brings along."""
+    """Returns the modules that importing modules of the standard library brings along."""
     code = f"import sys; before = set(sys.modules); import {', '.join(modules)}; print(*set(sys.modules) - before)"
     return succeeds(run([sys.executable, "-I", "-c", code])).split()
 

@@ -46,7 +46,7 @@ def stats(key):
     return torch.cuda.host_memory_stats()[key]
 
 
-# ---- what pinned tensors are ----
+# ---- the properties of pinned tensors ----
 
 
 def test_what_is_pinned_says_so():
@@ -299,7 +299,7 @@ def test_what_a_graph_used_comes_back_with_its_end():
     assert stats("allocated_bytes.current") == 0
 
 
-@not_native  # what torch does of it until its cudaEventQuery fails is not said
+@not_native  # torch's work until its cudaEventQuery fails is not specified
 def test_a_buffer_of_before_can_be_freed_while_a_stream_that_uses_it_captures():
     target = torch.empty(1000, device="cuda")
     source = torch.ones(1000, pin_memory=True)
@@ -312,7 +312,7 @@ def test_a_buffer_of_before_can_be_freed_while_a_stream_that_uses_it_captures():
     assert stats("active_requests.current") == 0
 
 
-# ---- what cachalot's does better ----
+# ---- cachalot's improvements ----
 
 
 @not_native

@@ -28,7 +28,7 @@ def test_pinned_memory_can_be_added_later():
 
 
 def test_memory_of_before_is_kept_while_a_copy_uses_it():
-    """The former allocator hears of copies of its memory: it gives a buffer back only once they are done."""
+    """The former allocator is notified of copies of its memory: it gives a buffer back only once they are done."""
     code = f"""
     import ctypes, sys
     sys.path.append({os.path.dirname(__file__)!r})

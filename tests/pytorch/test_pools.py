@@ -37,7 +37,7 @@ def numbers(dtype=torch.int32):
     return torch.arange(SHAPE[0] * SHAPE[1], dtype=dtype).reshape(SHAPE)
 
 
-# --- what is handed out -----------------------------------------------------------------------------------------------
+# --- handed-out tensors -----------------------------------------------------------------------------------------------
 
 
 def test_a_block_has_a_torch_tensor_of_the_pools_memory():
@@ -311,7 +311,7 @@ def test_what_a_consumer_cannot_have_is_refused():
 
 
 def test_our_structures_are_dlpacks_own():
-    """As PyTorch's copy of the header has them."""
+    """The structures are compared with PyTorch's copy of the header."""
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if not compiler:
         pytest.skip("there is no C++ compiler")

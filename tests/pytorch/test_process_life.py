@@ -1,4 +1,4 @@
-"""How a process with tensors lives on and ends: forked children, threads, atexit, sys.exit, os._exit, exceptions."""
+"""The life and end of a process with tensors: forked children, threads, atexit, sys.exit, os._exit, exceptions."""
 
 import sys
 import textwrap

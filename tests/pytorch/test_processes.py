@@ -64,7 +64,7 @@ def test_torchrun_starts_ranks_with_cachalot(tmp_path):
     assert printed.replace("\n", "") == 2 * "cachalot"
 
 
-# How processes are started, and how many: importing PyTorch takes seconds in each that is spawned.
+# The ways of starting processes, and their number: importing PyTorch takes seconds in each that is spawned.
 starts = pytest.mark.parametrize("start, count", [("fork", 2), ("spawn", 1)])
 
 

@@ -161,7 +161,7 @@ def test_history_has_the_lines_as_well():
     assert "60.00 MiB in 2 blocks from <string>" in succeeds(world.run_python(code))
 
 
-# How programs end.
+# The ends of programs.
 FILES = "kept = hold(20 * (rank + 1))\nprint('ready', flush=True)\n"
 
 

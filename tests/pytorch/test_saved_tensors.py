@@ -101,7 +101,7 @@ def test_what_shares_a_storage_is_copied_once_and_shares_one_again(pools):
     assert [content[0, 0].item() for *_, content in seen] == [0, 0, 128, 0, 256, 0]
     for first, second in zip(seen[::2], seen[1::2], strict=True):
         assert first[0] - second[0] == first[3][0, 0].item() * 4
-    assert pools.stats().acquires == 3  # once for each backward pass: in between nobody used it
+    assert pools.stats().acquires == 3  # once for each backward pass: in between it was not used
 
 
 def test_two_streams_share_what_is_back(pools):

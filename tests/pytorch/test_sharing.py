@@ -1,4 +1,4 @@
-"""CUDA tensors in several processes and on several GPUs: who sends, who receives, what lies in many pieces."""
+"""CUDA tensors in several processes and on several GPUs: sender, receiver, memory in many pieces."""
 
 import json
 import os
@@ -8,13 +8,13 @@ import pytest
 import torch
 from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, start_quickly, succeeds
 
-# As on a GPU with plenty of memory. The simulated one is small, and handles would be pages.
+# The size of handles on a GPU with plenty of memory. The simulated one is small, and handles would be pages.
 LARGE_HANDLES = {"CACHALOT_CONF": "heap:pages,page_size_mb:32"} if PAGES else {}
 
 VERSION = 3 if torch.torch_version.TorchVersion(torch.__version__) >= "2.13" else 2  # of the bytes that are sent
 NATIVE_PREAMBLE = "import torch\n"
 
-# What both ends do. The simulated GPU copies small pieces only: here the ends of each tensor and what lies at each MiB.
+# The code of both ends. The simulated GPU copies small pieces only: here the ends of each tensor and the bytes at each MiB.
 PIECES = """
 import pickle, sys
 def pieces(tensor):
@@ -38,7 +38,7 @@ sys.stdin.readline()
 print([int(tensor[0].cpu()) for tensor in tensors], flush=True)
 """
 
-# A process that opens them, checks them, writes 177 into each, and lets go.
+# A process that opens them, checks them, writes 177 into each, and releases them.
 RECEIVER = """
 torch.cuda.init()  # as torch.multiprocessing does
 sent = pickle.loads(bytes.fromhex(sys.stdin.readline()))

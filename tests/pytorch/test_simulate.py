@@ -1,4 +1,4 @@
-"""`cachalot simulate` on PyTorch programs: what it tells of their memory."""
+"""Tests of `cachalot simulate` on PyTorch programs: its report on their memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), *sys.
 
 
 def own_environment() -> dict[str, str]:
-    """Without what the tests themselves run on."""
+    """Returns the environment without the variables that the tests themselves run on."""
     return {name: value for name, value in os.environ.items() if name != "CACHALOT_SIM" and not name.startswith("LD_")}
 
 
@@ -367,7 +367,7 @@ def test_a_program_is_ended_after_the_steps_that_were_asked_for(tmp_path: Path, 
                                 "optimizer_steps": optimizer_steps, "signal": None}
 
 
-# What is live at the end takes 7716 MiB. The holes of 8 MiB a page heap puts together; the rests of the blocks of 190 MiB
+# Live memory takes 7716 MiB at the end. A page heap puts the holes of 8 MiB together; the rests of the blocks of 190 MiB
 # expandable segments give back as well; PyTorch's default policy does neither.
 HOLES = """
 import torch

@@ -186,7 +186,7 @@ def test_one_rank_of_the_training_of_a_transformer(tmp_path: Path) -> None:
     assert "rank 17 of 64: 0.25 billion parameters" in done.stdout
     (device,) = json.loads((tmp_path / "report.json").read_text())["processes"][0]["torch"]["devices"]
     parameters = 250e6
-    activations = (12 * 1024 * 1024 + 4 * 1024 * 32000) * 2  # what checkpoints keep, and the scores
+    activations = (12 * 1024 * 1024 + 4 * 1024 * 32000) * 2  # the tensors that checkpoints keep, and the scores
     assert parameters * 8 / 64 < device["peak_allocated_bytes"] < parameters * 8 / 64 + 2 * activations
 
 

@@ -1,7 +1,7 @@
 """Memory that goes back to the GPU and comes again at the same addresses: cachalot.region, release_physical and
 restore_physical.
 
-The simulated runtime keeps the content of copies up to 1 MiB: what is saved here lies in blocks of at most that.
+The simulated runtime keeps the content of copies up to 1 MiB: saved memory lies here in blocks of at most that.
 """
 
 import gc

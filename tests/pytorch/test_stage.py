@@ -77,7 +77,7 @@ def tensors_of_all_dtypes():
     generator = torch.Generator().manual_seed(3)
     names = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64, "I64": torch.int64,
              "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
-    found = {"flag": ("BOOL", [3], b"\1\0\1")}  # what follows is not aligned
+    found = {"flag": ("BOOL", [3], b"\1\0\1")}  # the next tensor is not aligned
     for number, (name, dtype) in enumerate(names.items()):
         shape = [number * 13 + 1, 7]
         content = torch.randint(0, 100, (math.prod(shape) * dtype.itemsize,), generator=generator, dtype=torch.uint8)

@@ -41,7 +41,7 @@ def since(version):
     return pytest.mark.skipif(VERSION < version, reason=f"came with PyTorch {version}")
 
 
-# What history says of memory that comes and goes.
+# The history's actions for memory that is taken and given back.
 MEMORY_COMES, MEMORY_GOES = ("segment_map", "segment_unmap") if PAGES else ("segment_alloc", "segment_free")
 
 # The lines with which a program of this mode begins.
@@ -64,7 +64,7 @@ def reset():
     """An empty allocator with default settings and with statistics that begin now."""
     gc.collect()
     torch.cuda.synchronize()
-    deadline = time.monotonic() + 2  # autograd's threads let go of what a failed backward() held a moment after it has raised
+    deadline = time.monotonic() + 2  # autograd's threads release the memory of a failed backward() a moment after it has raised
     while torch.cuda.memory_allocated() and time.monotonic() < deadline:
         time.sleep(0.01)
         gc.collect()
@@ -83,7 +83,7 @@ def bytes_on_gpu(count, device="cuda"):
 
 
 def held_for(size):
-    """What is reserved when blocks of `size` bytes in all, side by side, are all there is: a segment, or pages."""
+    """Returns the bytes reserved when the only blocks, side by side, have `size` bytes in all: a segment, or pages."""
     if not PAGES and size < 10 * MiB:
         return 2 * MiB if size <= MiB else 20 * MiB
     return -(-size // (2 * MiB)) * 2 * MiB
@@ -94,7 +94,7 @@ def total_memory():
 
 
 def keep_busy(stream, seconds=1.0):
-    """Queues work on the stream that lasts: simulated time passes only when somebody waits for it."""
+    """Queues work on the stream that lasts: simulated time passes only when the host waits for it."""
     simulated = getattr(ctypes.CDLL(None), "cachalot_sim_launch", None)
     if simulated is None:
         with torch.cuda.stream(stream):
@@ -105,15 +105,15 @@ def keep_busy(stream, seconds=1.0):
 
 
 def segments(pool=None):
-    """Of the snapshot: all, or a private pool's."""
+    """Returns the snapshot's segments: all, or a private pool's."""
     return [s for s in torch.cuda.memory_snapshot() if pool is None or s["segment_pool_id"] == tuple(pool)]
 
 
 def restore_pool(state, alive, kept=()):
     """Restores a checkpoint of a private pool on device 0, as torch.compile's graph trees do.
 
-    `alive` are the tensors that live in the pool: they lose their memory. Of those in `kept`, storages that own the
-    same memory again are returned.
+    `alive` are the tensors that live in the pool: they lose their memory. Returns storages that own their memory again, for those
+    in `kept`.
     """
     owners = [
         torch._C._construct_storage_from_data_pointer(t.data_ptr(), t.device, t.untyped_storage().nbytes())
@@ -138,7 +138,7 @@ def run_python(code, *, preamble=PREAMBLE, arguments=(), fresh=False, **options)
 
 
 def run_quickly(command, *, timeout=120, search_at_end=False, **environment):
-    """As `run`, of a Python program in a process that was forked from one that has imported torch; where the variables are
+    """Runs a Python program as `run` does, in a process that was forked from one that has imported torch; where the variables are
     read earlier than that, in a fresh one.
     """
     if any(map(_is_read_early, environment.items())):
@@ -148,8 +148,8 @@ def run_quickly(command, *, timeout=120, search_at_end=False, **environment):
 
 
 def start_quickly(code, *, stdin, stdout, **environment):
-    """As run_python, of code with its preamble that must not be fresh, beside the test, with these files as its standard streams.
-    Returns it; its wait(timeout) returns it with its errors.
+    """Starts code as run_python does, beside the test, with these files as its standard streams; the preamble must not need a
+    fresh process. Returns the process; its wait(timeout) returns it with its errors.
     """
     environment = {name: str(value) for name, value in environment.items()}
     assert not any(map(_is_read_early, environment.items()))

@@ -99,7 +99,7 @@ def line_agrees(expected: str, actual: str) -> bool:
 
 
 def agrees(expected: list[str], actual: list[str]) -> bool:
-    """Whether the output is as expected, where "…" stands for any number of lines."""
+    """Returns whether the output is as expected, where "…" stands for any number of lines."""
     reached = {0}  # the numbers of lines of `actual` that the lines of `expected` so far may stand for
     for line in expected:
         if line == "…":

@@ -58,7 +58,7 @@ void for_each_stat(DeviceStats& stats, Function function) {
   function(stats.oversize_segments);
 }
 
-// Which figures differ, one a line, with both values; "" when none does.
+// Returns the figures that differ, one per line, with both values; "" when none does.
 inline std::string difference(DeviceStats actual, DeviceStats expected) {
   if (actual == expected) return {};
   std::string text;
@@ -206,7 +206,7 @@ inline DeviceStats only_current(DeviceStats stats) {
 }
 
 // Makes equal what only the segment heap counts as its snapshot shows it: the page heap has one kind of memory for small
-// and large, and counts no segments and no split blocks; what lies in a thread's cache is none either.
+// and large, and counts no segments and no split blocks; memory in a thread's cache does not count as one either.
 inline void keep_sums_alone(DeviceStats& counted, const DeviceStats& told) {
   counted.segment = told.segment;
   counted.inactive_split = told.inactive_split;

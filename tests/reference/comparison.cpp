@@ -72,8 +72,8 @@ class Comparison {
     return devices;
   }
 
-  // In which order streams are asked for what they have finished is nobody's rule (PyTorch's is a hash table's), but it
-  // shows in inactive_split's sums. Both sides ask in the order they met the streams: 0, 1, 2, 3 from here on.
+  // The order in which streams are queried is not specified (PyTorch's is a hash table's), but it shows in
+  // inactive_split's sums. Both sides ask in the order they met the streams: 0, 1, 2, 3 from here on.
   void show_streams_in_order() {
     for (int index = 0; index < allocator_.device_count(); ++index) {
       for (std::uint64_t stream = 0; stream < kProgramStreams; ++stream) {
@@ -222,7 +222,7 @@ class Comparison {
     return compare_place(operation.device, ptr, *expected);
   }
 
-  // What was donated goes when the allocator asks for it: on each side when that side asks.
+  // Frees donated blocks when the allocator asks for them: on each side when that side asks.
   bool free_donations(std::set<std::uint64_t>& donations, void (Comparison::*free)(std::uint64_t)) {
     const std::set<std::uint64_t> names = std::exchange(donations, {});
     for (const std::uint64_t name : names) (this->*free)(name);

@@ -227,7 +227,7 @@ void ReferenceHeap::wait_for_uses(Block& block) {
   block.used_on.clear();
 }
 
-// In which order is nobody's rule (PyTorch's is a hash table's): newest first, as here.
+// Waits for deferred frees. Their order is not specified (PyTorch's is a hash table's): newest first here.
 void ReferenceHeap::wait_for_deferred() {
   for (; !deferred_.empty(); deferred_.pop_back()) wait_for_uses(*deferred_.back());
 }

@@ -1,4 +1,5 @@
-// What a driver may do that kinder worlds do not: a bug planted there must not pass the random programs unnoticed.
+// Tests of allowed driver behaviour that kinder worlds do not show: a bug planted there must not pass the random
+// programs unnoticed.
 #include <gtest/gtest.h>
 
 #include <cstdint>

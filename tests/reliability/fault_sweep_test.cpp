@@ -25,7 +25,7 @@ enum class Failure : std::uint64_t { out_of_memory = 0, error = 1 };  // as Oper
 // A program whose nth call of the device fails: what went wrong, and how many calls failed.
 using FailingPlay = std::function<SmallPlayResult(std::uint64_t nth, Failure failure)>;
 
-// How many calls were made to fail, one a play.
+// Returns the number of calls that were made to fail, one per play.
 std::uint64_t sweep(const FailingPlay& play) {
   std::uint64_t faults = 0;
   for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
@@ -43,7 +43,7 @@ std::uint64_t sweep(const FailingPlay& play) {
   return faults;
 }
 
-// Of programs made of seeds; each has at least so many calls that can fail, twice.
+// Expects this of programs made of seeds; each has at least `least_faults` calls that can fail, twice.
 void expect_sound_after_faults(std::uint64_t programs, std::uint64_t least_faults,
                                const std::function<FailingPlay(std::uint64_t seed)>& play_of) {
   std::uint64_t faults = 0;
@@ -57,7 +57,7 @@ void expect_sound_after_faults(std::uint64_t programs, std::uint64_t least_fault
   testing::Test::RecordProperty("faults", std::to_string(faults));
 }
 
-// Of a heap, on one of the two devices that its programs have.
+// Tests of a heap, on one of the two devices that its programs have.
 class EveryDeviceCall : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(EveryDeviceCall, MayFailOnce) {
@@ -80,7 +80,7 @@ TEST_P(EveryDeviceCall, MayFailOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Heaps, EveryDeviceCall, testing::Combine(testing::ValuesIn(kHeaps), testing::Values(0, 1)));
 
-// The same for what stands beside the heaps, of random bytes.
+// Tests of the parts beside the heaps, with random bytes.
 class EveryDeviceCallOf : public testing::TestWithParam<SmallPlay> {};
 
 std::vector<std::uint8_t> random_bytes(std::uint64_t seed, std::size_t count) {
@@ -99,7 +99,7 @@ TEST_P(EveryDeviceCallOf, MayFailOnce) {
   });
 }
 
-// Without the sweep, long, and with failing calls where the bytes say so.
+// Long plays without the sweep, with failing calls where the bytes say so.
 TEST_P(EveryDeviceCallOf, MayFailAtRandom) {
   std::uint64_t faults = 0;
   for (std::uint64_t seed = 1; seed <= scaled(200); ++seed) {

@@ -1,4 +1,4 @@
-// What the tests of reliability share: every heap there is, and how much is done (tests/scale.h).
+// The common parts of the reliability tests: every heap, and the amount of work (tests/scale.h).
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ inline constexpr const char* kHeaps[] = {"",
                                          "heap:pages,cross_stream:wait",
                                          "heap:pages,cross_stream:off,page_size_mb:2"};
 
-// Whether a program that fails is made shorter before it is printed: CACHALOT_TEST_SHORTEN=0 says no.
+// Returns whether a failing program is made shorter before it is printed: CACHALOT_TEST_SHORTEN=0 says no.
 inline bool shortens() {
   const char* text = std::getenv("CACHALOT_TEST_SHORTEN");
   return text == nullptr || *text != '0';

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
 
-// Where rounding to 512 bytes, to a page, to a segment and adding canaries would overflow, and where it would not quite.
+// Sizes at which rounding to 512 bytes, to a page, to a segment and adding canaries would overflow, and where it would
+// not quite.
 constexpr std::array kHugeSizes = {kMost,
                                    kMost - 1,
                                    kMost - 511,
@@ -42,7 +43,8 @@ constexpr std::array kHugeSizes = {kMost,
                                    std::size_t{1} << 48,
                                    std::size_t{1} << 40};
 
-// What the action is refused with, as the caller's mistake or as out of memory; a failed test if it is not.
+// Returns the message of the action's refusal, as the caller's mistake or as out of memory; the test fails if it is not
+// refused.
 std::string refused(const std::function<void()>& action) {
   return refusal([&] {
     try {
@@ -57,7 +59,7 @@ class HugeSizes : public testing::TestWithParam<const char*> {
  protected:
   static constexpr std::size_t kDeviceBytes = 64 * kMiB;
 
-  // Refused with a message; what was held is held, and an ordinary request is served.
+  // Expects a refusal with a message; held memory stays held, and an ordinary request is served.
   void expect_refused(const std::function<void()>& action) {
     const std::size_t live = live_bytes();
     EXPECT_NE(refused(action), "");

@@ -4,10 +4,10 @@
     python3 tests/reliability/planted_bugs.py build/release [--draw 8 | --only NAME...]
     python3 tests/reliability/planted_bugs.py --check
 
-A bug is another text in one place of one source file (planted/*.py). What includes that file in its library is compiled
-again, and the test programs are linked anew: sources and build folder stay as they are. A bug that no test notices is
-an error, and so is one whose text is no longer in the source, which --check alone looks at. So that it is the bug that
-is noticed, the same programs are also made in the same way without one, and the tests must have nothing to say of them.
+A bug is another text in one place of one source file (planted/*.py). Files that include it in its library are compiled again, and
+the test programs are linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is
+one whose text is no longer in the source, which --check alone looks at. So that it is the bug that is noticed, the same programs
+are also made in the same way without one, and the tests must have nothing to say of them.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def program_of(tests: str) -> str:
 
 
 def notice(made: Made, tests: str, build: Path) -> str:
-    """What the tests say of the program; empty when they notice nothing."""
+    """Returns the tests' output on the program; empty if they notice nothing."""
     folder, _, cases = tests.partition(" ")
     environment = {name: value for name, value in os.environ.items() if name != "CACHALOT_CONF"} | ENVIRONMENT
     preloaded = list(made.preloaded)
@@ -61,7 +61,7 @@ def notice(made: Made, tests: str, build: Path) -> str:
 
 
 def find(bug: Bug, workshop: Workshop, build: Path, scratch: Path) -> str:
-    """What the tests say of the bug; empty when they do not notice it."""
+    """Returns the tests' output on the bug; empty if they do not notice it."""
     objects = workshop.objects(bug.library, map(program_of, bug.found_by), bug.file)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)
@@ -73,7 +73,7 @@ def find(bug: Bug, workshop: Workshop, build: Path, scratch: Path) -> str:
 
 
 def complain_without_bug(bugs: list[Bug], workshop: Workshop, build: Path, scratch: Path) -> str:
-    """What the tests of bugs in one library say when none of them is there; it should be nothing."""
+    """Returns the output of the tests of one library's bugs without any bug; it should be empty."""
     objects = set()
     for bug in bugs:
         objects |= workshop.objects(bug.library, map(program_of, bug.found_by), bug.file)
@@ -92,7 +92,7 @@ def timed(work, *arguments) -> tuple[str, float]:
 
 
 def run(bugs: list[Bug], build: Path) -> int:
-    """How many of the bugs the tests notice."""
+    """Returns the number of bugs that the tests notice."""
     programs = sorted({program_of(tests) for bug in bugs for tests in bug.found_by})
     simulator = ["cachalot_simulator"] if any(Path(program).name[5:] in SIMULATED for program in programs) else []
     subprocess.run(["ninja", "-C", str(build), "--quiet", *programs, *simulator], check=True)
@@ -121,7 +121,7 @@ def run(bugs: list[Bug], build: Path) -> int:
 
 
 def at_home(bugs: list[Bug], build: Path) -> list[Bug]:
-    """Of the bugs, those whose library and tests the build has."""
+    """Returns the bugs whose library and tests the build has."""
     missing = [library for library in {bug.library for bug in bugs} if not has_all(build, [library])]
     missing += [program for program in {program_of(tests) for bug in bugs for tests in bug.found_by}
                 if not has_all(build, [program])]

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kOperationsAPlay = 2000;
 std::string play_quickly(const Program& program) { return play(program, {.validate_every = 16}); }
 
-// Plays so many operations; a program that fails is printed as short as it can be made.
+// Plays `operations` operations; a program that fails is printed as short as it can be made.
 void expect_good_plays(std::uint64_t seed, std::size_t operations, const PlayTaste& taste) {
   const std::size_t plays = scaled(operations / kOperationsAPlay);
   for (std::size_t i = 0; i < plays; ++i) {
@@ -40,7 +40,7 @@ TEST_P(Plays, LeaveNothingBehindWhenCallsFail) {
   expect_good_plays(2000, 100'000, {.options = GetParam(), .faults = 0.05});
 }
 
-// Where memory is plenty, small requests meet what large ones have left over, across the borders of handles.
+// Small requests meet the rests of large ones, across the borders of handles, where memory is plenty.
 TEST_P(Plays, PlaceMemoryAsAskedFor) {
   for (const std::size_t mib : std::initializer_list<std::size_t>{4096, 24'576, 81'920}) {
     const PlayTaste taste{

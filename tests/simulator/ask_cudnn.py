@@ -12,7 +12,7 @@ import ctypes
 import json
 import sys
 
-# As NVIDIA publishes them, written out here a second time: the simulator's own table is under test.
+# Limits that NVIDIA publishes, written out here a second time: the simulator's own table is under test.
 COMMON = {
     "maxGridSize": [2**31 - 1, 65535, 65535],
     "maxBlockSize": [1024, 1024, 64],

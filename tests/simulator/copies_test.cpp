@@ -1,5 +1,5 @@
-// What copies and pinning cost: a fixed time and none, and with copies:published that of the bus. ctest runs
-// these tests with either.
+// The costs of copies and pinning: a fixed time and none, and with copies:published that of the bus. ctest runs these
+// tests with either.
 #include <cstdlib>
 #include <functional>
 #include <memory>

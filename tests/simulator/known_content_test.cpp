@@ -1,4 +1,4 @@
-// What the simulator knows of device memory: known, guessed or unknown.
+// Tests of the simulator's knowledge of device memory: known, guessed or unknown.
 #include <array>
 #include <numeric>
 #include <vector>
@@ -21,7 +21,7 @@ class KnownContentOfMemory : public SimulatorTest {
   }
 
   char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
-  // Whether the bytes are known: 1 or 0.
+  // Returns 1 if the bytes are known, otherwise 0.
   int known(std::size_t offset, std::size_t bytes) const { return cachalot_sim_get(nullptr, at(offset), bytes); }
   int byte(std::size_t offset) const {
     unsigned char value = 0xEE;

@@ -34,8 +34,8 @@ std::string output_of(const Pipe& pipe) {
   return output;
 }
 
-// Runs a program of nccl_rank on so many processes, each with a device of its own, or all with the first. Returns what each
-// has printed.
+// Runs a program of nccl_rank on `ranks` processes, each with a device of its own, or all with the first. Returns the
+// output of each.
 std::vector<std::string> run_ranks(int ranks, const std::string& program, bool share_device = false) {
   ncclUniqueId id{};
   EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
@@ -94,7 +94,7 @@ TEST(SimulatorNcclProcesses, TwoRanksOnOneDeviceAreRefused) {
   }
 }
 
-// One process alone, with an id that nobody made.
+// One process alone, with an id that no process made.
 std::string run_alone(int rank, const std::string& program) {
   const std::string command =
       fmt::format("CACHALOT_SIM=gpu:l4,absent_ranks:1,memory:256MiB timeout 60 {} 00 {} 1000 {} 2>&1",

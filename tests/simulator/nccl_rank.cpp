@@ -1,4 +1,4 @@
-// One rank of a communicator, in a process of its own: nccl_rank ID RANK RANKS WHAT. It prints results, one a line.
+// One rank of a communicator, in a process of its own: nccl_rank ID RANK RANKS WHAT. It prints results, one per line.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ void rank_1_leaves_a_child(const Rank& own) {
   wait_for_rank_1(own);
 }
 
-// Nobody waits in a large call, and yet the communicator has an error afterwards.
+// A large call does not wait, and yet the communicator has an error afterwards.
 void rank_1_is_killed_before_a_large_call(const Rank& own) {
   if (own.rank == 1) raise(SIGKILL);
   void* large = nullptr;

@@ -18,7 +18,7 @@ using namespace simulator::nccl;
 #define EXPECT_NCCL(call) EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr) << " "
 #define ASSERT_NCCL(call) ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr)
 
-// Two ranks, on devices 0 and 1, with memory of 4 MiB each for what is sent and for what is received.
+// Two ranks, on devices 0 and 1, with memory of 4 MiB each for sent and for received data.
 class SimulatorNccl : public SimulatorTest {
  protected:
   static constexpr std::size_t kBytes = 4 * kMib;

@@ -114,8 +114,8 @@ Function* extension(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-// Reads a handle as hexadecimal digits, adds 1 to the int that it shares, and says what it was. What another process has
-// there stays: it is known, whatever this one takes it for.
+// Reads a handle as hexadecimal digits, adds 1 to the int that it shares, and says what it was. The content written by
+// another process stays: it is known, whatever this one takes it for.
 int import(const char* digits) {
   cudaIpcMemHandle_t handle{};
   for (std::size_t i = 0; i < sizeof(handle); ++i)
@@ -148,7 +148,8 @@ int call(const char* library, const char* name) {
   return reinterpret_cast<int (*)()>(function)();
 }
 
-// What rules() does. Each has two streams of its own that wait for nobody, an event and 1 MiB, and gives all of it back.
+// The objects of rules(): two own streams that do not wait for the legacy stream, an event and 1 MiB; all of it is given
+// back.
 struct Things {
   Things() {
     for (cudaStream_t* stream : {&one, &other}) cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
@@ -338,7 +339,7 @@ int rules(const std::string& name) {
   return 0;
 }
 
-// What the driver says to a thread without a context.
+// Prints the driver's answers to a thread without a context.
 int contexts() {
   const CUmemAllocationProp properties = on_device();
   CUstream stream = nullptr;
@@ -349,7 +350,7 @@ int contexts() {
   return 0;
 }
 
-// Whether the legacy stream has work to wait for while a blocking stream is at work.
+// Prints whether the legacy stream has work to wait for while a blocking stream is at work.
 int legacy_stream() {
   cudaStream_t stream = nullptr;
   cudaStreamCreate(&stream);
@@ -377,7 +378,8 @@ int map() {
   return 0;
 }
 
-// Takes so many MiB, prints what is free, and holds the memory until the command has ended. The command "kill" ends the probe.
+// Takes `mib` MiB, prints the free memory, and holds the memory until the command has ended. The command "kill" ends the
+// probe.
 int take(const char* mib, const char* command) {
   void* pointer = nullptr;
   const cudaError_t error = cudaMalloc(&pointer, std::strtoull(mib, nullptr, 10) << 20);

@@ -1,4 +1,4 @@
-// What needs a process of its own: the configuration, which is read once, and sharing.
+// Tests that need a process of their own: of the configuration, which is read once, and of sharing.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -130,7 +130,7 @@ TEST_F(SimulatorProcesses, APathMayHaveAnyCharacters) {
   EXPECT_EQ(nlohmann::json::parse(read_file(path)).at("devices").size(), 1u);
 }
 
-// As of versions before CACHALOT_SIM.
+// The variables are those of versions before CACHALOT_SIM.
 TEST_F(SimulatorProcesses, AVariableOfAKeyIsReadAndOneLineSaysWhatToSet) {
   EXPECT_EQ(probe("CACHALOT_SIM=devices:2 CACHALOT_SIM_GPU=h200 CACHALOT_SIM_DEVICES=1", "properties"),
             "cachalot: the next version does not read CACHALOT_SIM_GPU, CACHALOT_SIM_DEVICES; set "
@@ -183,7 +183,7 @@ TEST_F(SimulatorProcesses, MappingMayWaitForWorkAndMayLackMemory) {
   EXPECT_EQ(probe(settings({{"faults", "unmap:1"}}), "map"), "0 0 2 cudaErrorNotReady\n");
 }
 
-// What a strict run says of a program, without its stacks.
+// Returns the output of a strict run on a program, without its stacks.
 std::string breaches_of(const std::string& name) {
   std::stringstream output(probe(settings({{"strict", "1"}}), "rules " + name));
   std::string kept;

@@ -228,7 +228,7 @@ TEST_F(SimulatorStreams, EachThreadHasAPerThreadStreamOfItsOwn) {
 }
 
 TEST_F(SimulatorStreams, AProgramOfPerThreadDefaultStreamsHasOneInEachThread) {
-  // As nvcc's --default-stream per-thread names the functions.
+  // The functions have the names of nvcc's --default-stream per-thread.
   const auto query = reinterpret_cast<decltype(&cudaStreamQuery)>(dlsym(RTLD_DEFAULT, "cudaStreamQuery_ptsz"));
   const auto id = reinterpret_cast<decltype(&cudaStreamGetId)>(dlsym(RTLD_DEFAULT, "cudaStreamGetId_ptsz"));
   const auto fill = reinterpret_cast<decltype(&cudaMemset)>(dlsym(RTLD_DEFAULT, "cudaMemset_ptds"));
@@ -338,7 +338,7 @@ TEST_F(SimulatorStreams, EventsOfTwoDevicesHaveNoTimeBetweenThem) {
   ASSERT_CUDA(cudaEventDestroy(other));
 }
 
-// What the driver says to a thread that never touched CUDA, and then to one with the context.
+// Returns the driver's answers to a thread that never touched CUDA, and then to one with the context.
 template <typename Call>
 std::pair<CUresult, CUresult> without_and_with_context(Call&& call) {
   std::pair<CUresult, CUresult> errors;

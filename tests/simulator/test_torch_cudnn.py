@@ -148,7 +148,7 @@ def test_the_version_is_that_of_the_programs_cudnn():
     assert torch.backends.cudnn.version() == int(version.stdout)
 
 
-# Without PyTorch: the process has loaded no cuDNN when it calls cuDNN's functions.
+# A program without PyTorch: the process has loaded no cuDNN when it calls cuDNN's functions.
 WITHOUT_CUDNN = """
 import ctypes
 simulator = ctypes.CDLL(None)

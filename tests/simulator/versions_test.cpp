@@ -1,5 +1,5 @@
-// What programs find that load CUDA by name: the simulated driver, and the simulated runtime of the version they ask for, with
-// that version's ABI.
+// Tests of programs that load CUDA by name: they find the simulated driver, and the simulated runtime of the version they ask
+// for, with that version's ABI.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -145,7 +145,7 @@ class Properties12 {
     return value;
   }
   const char* name() const { return bytes_.data(); }
-  // The end of what the function wrote.
+  // Returns the end of the function's output.
   std::size_t written() const {
     const auto last = std::find_if(bytes_.rbegin(), bytes_.rend(), [](char byte) { return byte != kUntouched; });
     return static_cast<std::size_t>(bytes_.rend() - last);

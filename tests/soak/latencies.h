@@ -1,4 +1,4 @@
-// How long calls took, in bins of a sixteenth of an octave: any number of them in 8 KiB.
+// The durations of calls, in bins of a sixteenth of an octave: any number of them in 8 KiB.
 #pragma once
 
 #include <algorithm>

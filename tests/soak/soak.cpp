@@ -1,6 +1,6 @@
 // Threads that fill a device and keep it full for as long as asked, while calls of it fail at random and the cache is
-// emptied in storms. At every interval all stand still: validate() must find nothing, and what is live must be what the
-// threads hold. Prints a line an interval, and at the end latencies and whether the process's memory stayed flat.
+// emptied in storms. At every interval all stand still: validate() must find nothing, and the live memory must be that
+// of the threads. Prints a line per interval, and at the end latencies and whether the process's memory stayed flat.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -211,8 +211,8 @@ class Soak {
 }  // namespace cachalot
 
 int main(int argc, char** argv) {
-  // What one thread frees serves the others. With an arena for each, the C library's own scraps of memory grow by more
-  // than what is looked for here.
+  // Memory that one thread frees serves the others. With an arena for each, the C library's own scraps of memory grow
+  // by more than the growth that is looked for here.
   mallopt(M_ARENA_MAX, 1);
   cachalot::Request request;
   CLI::App app{"Fills a simulated device from several threads, with failing calls, and watches that nothing is lost."};

@@ -62,7 +62,7 @@ void SoakWorker::give_up() {
   buffers_.clear();
 }
 
-// What a user of a GPU that is full and fails now and then must live with, and nothing else.
+// Allows the errors that a user of a full and sometimes failing GPU must live with, and no others.
 template <typename Action>
 bool SoakWorker::attempt(Action&& action) {
   try {

@@ -26,7 +26,7 @@ class SoakWorker {
   void run();      // until the soak is over
   void give_up();  // frees everything; nothing fails any more
 
-  // While everybody stands still.
+  // To be called while all threads stand still.
   std::size_t live() const { return blocks_.size(); }
   std::size_t live_buffers() const { return buffers_.size(); }
   const Figures& figures() const { return figures_; }

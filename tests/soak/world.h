@@ -1,4 +1,4 @@
-// What the threads of a soak share: a device that they fill, its allocator, a pool and pinned host memory over it.
+// The common state of a soak's threads: a device that they fill, its allocator, a pool and pinned host memory over it.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace cachalot {
 
 inline constexpr int kInjectedCode = 999;
 
-// Memory that somebody holds.
+// Memory that a thread holds.
 struct SoakBlock {
   void* ptr = nullptr;
   std::size_t bytes = 0;
@@ -42,13 +42,13 @@ class SoakWorld {
   PinnedHostAllocator& host() { return host_; }
   Stream stream(std::size_t number) const { return streams_[number % kStreams]; }
 
-  // A thread is either in a stretch of its work, or everybody stands still for the one who asked for that.
+  // A thread is either in a stretch of its work, or all stand still for the thread that requested it.
   std::shared_lock<std::shared_mutex> work() {
     const std::lock_guard<std::mutex> turn(gate_);
     return std::shared_lock<std::shared_mutex>(working_);
   }
   struct Stillness {
-    std::unique_lock<std::mutex> turn;  // taken first: nobody new comes in
+    std::unique_lock<std::mutex> turn;  // taken first: no further thread comes in
     std::unique_lock<std::shared_mutex> nobody_works;
   };
   Stillness stand_still() {
@@ -60,7 +60,7 @@ class SoakWorld {
   std::optional<SoakBlock> collect();
   std::size_t posted() const;
 
-  // The first that anybody has to say; it ends the soak.
+  // Notes the first trouble of any thread; it ends the soak.
   void trouble(const std::string& what);
   std::string trouble() const;
   bool is_over() const { return is_over_.load(std::memory_order_relaxed); }

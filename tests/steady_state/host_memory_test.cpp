@@ -130,7 +130,7 @@ TEST_P(ThreadsWithoutHostMemory, LoseNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Heaps, ThreadsWithoutHostMemory, testing::ValuesIn(kHeaps));
 
-// What stands before a heap, and beside it. While `action` runs, the first call of operator new that is due fails.
+// Fails the host's memory before a heap, and beside it. While `action` runs, the first call of operator new that is due fails.
 void without_memory(const std::function<void()>& action) {
   new_calls.counting = true;
   try {

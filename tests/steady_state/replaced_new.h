@@ -13,7 +13,7 @@ struct NewCalls {
   std::size_t count = 0;
   std::size_t bytes = 0;
   std::size_t first_failure = 0;  // the number of the call, from 1 on
-  std::size_t failures = 0;       // how many fail from that one on
+  std::size_t failures = 0;       // the number that fail from that one on
 
   void made(std::size_t bytes_asked);
 };

@@ -118,7 +118,8 @@ TEST_F(SteadyState, FreesThatWaitForStreamsAllocateNothing) {
             0u);
 }
 
-// 160 bytes a block at most, or 1 % of the memory it covers where that is more; what it says is what it took.
+// At most 160 bytes per block, or 1 % of the memory it covers where that is more; the reported figure is the memory
+// taken.
 TEST_F(SteadyState, IsReachedWithLittleMetadata) {
   constexpr std::size_t kBlocks = 50'000;
   for (const std::size_t bytes :

@@ -211,7 +211,7 @@ TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
 }
 
 TEST_P(DeferredFreesTest, AQueueIsNotTakenOverWhileItsOnlyEventIsBeingAsked) {
-  std::vector<Stream> streams(32);  // from so many queues on, those that nobody waits in are taken over
+  std::vector<Stream> streams(32);  // from this number of queues on, unused ones are taken over
   for (Stream& stream : streams) {
     stream = device.stream();
     free_in_use({stream});

@@ -22,7 +22,7 @@ SOURCES = {".cpp", ".cu", ".c"}  # an .inc is a table
 LIMITS = {"header": 450, "file": 700, "function": 60, "class": 60}
 UNITS = {"header": "lines", "file": "lines", "function": "lines", "class": "members"}
 
-# What may be larger, and why: kind, file, name. An entry that nothing needs is a finding, too.
+# The exceptions that may be larger, with the reason: kind, file, name. An entry that nothing needs is a finding, too.
 ALLOWED = {
     ("function", "simulator/models/device_attributes.cpp", "device_attribute"): "a table as a switch",
     ("class", "allocator/device/cuda_driver.h", "CudaDriver"): "a table: a pointer for each function of the driver",
@@ -30,7 +30,7 @@ ALLOWED = {
     ("class", "simulator/runtime/cuda12.cpp", "DeviceProp12"): "a struct of CUDA 12",
 }
 
-# What is too large today, with its figure, which may not grow. The list is to be emptied.
+# The parts that are too large today, with their figures, which may not grow. The list is to be emptied.
 
 KNOWN: dict[tuple[str, str, str], int] = {}
 

@@ -47,7 +47,7 @@ WORD = re.compile(r"[A-Za-z_]\w*|\.?\d(?:[\w.']|(?<=[eEpP])[+-])*|::|->|\.\.\.|\
 
 
 def blank(match):
-    """Keeps the lines of what is dropped. A text stays a word of its own."""
+    """Keeps the lines of dropped text. A text stays a word of its own."""
     return ('""' if match[0].endswith('"') else " ") + "\n" * match[0].count("\n")
 
 
@@ -154,7 +154,7 @@ def declared_class(words):
 
 
 def parameters_at(words):
-    """Where the parentheses of a function's parameters open; None: the words declare no function."""
+    """Returns the position where the parentheses of a function's parameters open; None: the words declare no function."""
     for at, word in top_level(words):
         if word == "=":
             return None
@@ -184,7 +184,7 @@ def function_name(words):
 
 
 def name_before(words, end):
-    """Where the name that ends there begins, with its template arguments behind it."""
+    """Returns the begin of the name that ends there, with its template arguments behind it."""
     begin = end - 1
     depth = 0
     while words[begin] == ">" or depth > 0:
@@ -194,7 +194,7 @@ def name_before(words, end):
 
 
 def is_in_initializers(words):
-    """Of a constructor: behind the colon, where a brace behind a name begins a value and no body."""
+    """Returns whether the words are behind a constructor's colon, where a brace behind a name begins a value and no body."""
     at = parameters_at(words)
     return at is not None and any(word == ":" for index, word in top_level(words) if index > at)
 
@@ -207,7 +207,7 @@ NO_MEMBERS = {"using", "typedef", "friend", "static_assert", "namespace", "__ext
 
 
 def members_in(words):
-    """How many members the declaration has that ends here."""
+    """Returns the number of members of the declaration that ends here."""
     words = without_attributes(without_template(words))
     if not words or words[0] in NO_MEMBERS:
         return 0
@@ -280,7 +280,7 @@ class Scan:
         self.head = []
 
     def take_bracket(self, token):
-        """Takes all up to its end. In a function, where classes may be in a lambda, what is between is read as it comes."""
+        """Takes all up to its end. In a function, where classes may be in a lambda, the text between is read as it comes."""
         self.head.append(token)
         if self.scopes[-1].kind in CODE:
             return

@@ -1,9 +1,9 @@
-// A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one
-// fails. A last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules;
-// "terminate" sends SIGTERM to the process, and "wait" waits for a signal; "read" reads device memory on the CPU; "nccl" makes a communicator and allocates 6
-// MiB by NCCL; "stacks" makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024
-// kernels executable, one after the other; "workspaces" asks cuSOLVER, cuSPARSE, cuFFT and cuDNN for some. Of "while
-// COMMAND" at the end, the command runs before anything is freed.
+// A CUDA program: cudaMallocs each of its arguments, in MiB, and then frees the first. Exits with 4 when one fails. A last argument
+// that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends SIGTERM to the process,
+// and "wait" waits for a signal; "read" reads device memory on the CPU; "nccl" makes a communicator and allocates 6 MiB by NCCL;
+// "stacks" makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024 kernels executable, one
+// after the other; "workspaces" asks cuSOLVER, cuSPARSE, cuFFT and cuDNN for some. Of "while COMMAND" at the end, the command runs
+// before anything is freed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ int make_graphs() {
   };
   const std::size_t before = free_bytes();
   for (int i = 0; i < 2; ++i) {
-    static const char kernel = 0;  // nobody calls it
+    static const char kernel = 0;  // it is never called
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     cudaGraphCreate(&graph, 0);

@@ -1,4 +1,4 @@
-// Which cards a program fits on, by the trace of one run.
+// Tests of the cards that a program fits on, by the trace of one run.
 #include "tools/simulation/card_table.h"
 
 #include <gmock/gmock.h>

@@ -170,7 +170,7 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
   EXPECT_TRUE(json["first_oom_event"].is_null());
   EXPECT_GT(json["device_calls"]["malloc"], 0);
   EXPECT_GT(json["ns_per_event"], 0.0);
-  EXPECT_NEAR(json["ratio"].get<double>(), 1.094, 0.0005);  // what PyTorch 2.11 reached on this trace
+  EXPECT_NEAR(json["ratio"].get<double>(), 1.094, 0.0005);  // PyTorch 2.11's figure on this trace
 }
 
 TEST(CommandLine, AddsTheSmallestDeviceToTheJsonWhenAskedTo) {

@@ -1,4 +1,4 @@
-// What a reader says of a file that it refuses.
+// The message of a reader about a file that it refuses.
 #pragma once
 
 #include <gtest/gtest.h>

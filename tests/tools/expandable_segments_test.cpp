@@ -21,8 +21,8 @@ ExpandableFigures play_lines(const std::string& lines, std::size_t device_bytes 
   return play_on_expandable_segments(read_trace(file.path()), device_bytes);
 }
 
-// Peaks, what is held at the end, maps, unmaps and failures are all as PyTorch 2.11's allocator has them, on devices of
-// plenty and on ones where it must unmap and fail.
+// Peaks, the memory held at the end, maps, unmaps and failures are all as PyTorch 2.11's allocator has them, on devices
+// of plenty and on ones where it must unmap and fail.
 TEST(ExpandableSegments, HoldWhatPyTorchHoldsOnTheRecordedTraces) {
   const std::string folder = std::string(CACHALOT_DATA_DIR) + "/traces/";
   const nlohmann::json recorded = nlohmann::json::parse(std::ifstream(folder + "expandable.json"));

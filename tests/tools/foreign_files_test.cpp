@@ -68,7 +68,7 @@ TEST(ForeignFormats, OtherAnswersOfPyTorchAreNamed) {
               HasSubstr("it is a snapshot itself: a file has one, and no list of them"));
 }
 
-// As editors and shells write texts.
+// The fronts are those of texts from editors and shells.
 TEST(TextFiles, MayBeginWithAByteOrderMarkOrWithBlanks) {
   for (const char* front : {"", "\xEF\xBB\xBF", "\n", "\r\n\t ", "\xEF\xBB\xBF\n "}) {
     const TemporaryFile snapshot(front + std::string(R"({"segments": [], "device_traces": []})"));

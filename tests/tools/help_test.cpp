@@ -116,7 +116,7 @@ TEST(Gpus, AreListedWithTheirMemory) {
   EXPECT_THAT(list.out, HasSubstr("NVIDIA GeForce RTX 3090\n"));
 }
 
-// What bash would offer for the words, of which the last is the one at the cursor.
+// Returns bash's offers for the words, of which the last is the one at the cursor.
 std::vector<std::string> bash_offers(const std::vector<std::string>& words) {
   const TemporaryFile script;
   std::string list;

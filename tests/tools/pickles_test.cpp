@@ -121,7 +121,7 @@ TEST(Pickles, OfPython2AreRead) {
   EXPECT_EQ(metadata_of("\x80\x02U\x02hi."sv), "hi");
 }
 
-// What unpickling a stranger's file is feared for: each of these calls os.system in Python, or would get there.
+// The danger of unpickling an unknown file: each of these calls os.system in Python, or would get there.
 TEST(Pickles, ThatWouldRunSomethingAreRefused) {
   EXPECT_EQ(
       complaint("\x80\x02"
@@ -209,7 +209,7 @@ TEST(Pickles, ThatAreCutOffAreRefused) {
   EXPECT_CONTAINS(complaint(content.substr(0, content.size() / 2)), "the gzip file is cut off");
 }
 
-// No recursion: neither reading nor letting go needs a stack as deep as the data.
+// No recursion: neither reading nor destruction needs a stack as deep as the data.
 TEST(Pickles, MayHaveListsInListsAMillionDeep) {
   const std::string deep = std::string(1'000'000, ']') + std::string(999'999, 'a') + ".";
   EXPECT_EQ(complaint(deep), "byte 1999999: segment 0: it is a list, not a dict");

@@ -1,4 +1,4 @@
-// What a program's memory came to at each event, as it was recorded: for comparing a replay with it.
+// A program's memory at each event, as it was recorded: for comparing a replay with it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace cachalot::tools {
 
 struct RecordedFigures {
   std::uint64_t reserved_bytes = 0;   // by segments
-  std::uint64_t allocated_bytes = 0;  // requested, of what lives
-  std::uint64_t active_bytes = 0;     // the same with what waits for other streams
+  std::uint64_t allocated_bytes = 0;  // requested bytes of live allocations
+  std::uint64_t active_bytes = 0;     // with memory that waits for other streams
 
   // The figures after the event, of those before it.
   void add(const HistoryEvent& event) {

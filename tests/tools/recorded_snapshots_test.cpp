@@ -124,7 +124,7 @@ TEST(RecordedSnapshots, AreWrittenInEachFormat) {
   });
 }
 
-// ---- What PyTorch counted
+// ---- PyTorch's counts
 
 // Returns the most that the replay under the program's own settings held, on the memory that the program had.
 std::size_t replayed_bytes(const RecordedProgram& recorded, const std::string& settings) {

@@ -1,4 +1,4 @@
-// What `cachalot simulate` says of memory that is not exact: the context, NCCL, graphs, workspaces.
+// Tests of the inexact figures of `cachalot simulate`: the context, NCCL, graphs, workspaces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

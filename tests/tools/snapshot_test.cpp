@@ -38,7 +38,7 @@ std::string complaint_about_snapshot(const std::string& text) {
   return complaint_about(file.path(), ": ", [&] { read_file(file.path()); });
 }
 
-// The same without the number of the byte where it was found.
+// Returns the complaint without the number of the byte.
 std::string without_position(const std::string& complaint) {
   return complaint.starts_with("byte ") ? complaint.substr(complaint.find(": ") + 2) : complaint;
 }
@@ -60,7 +60,7 @@ nlohmann::json replaced(const std::string& path, const nlohmann::json& value) {
 }
 nlohmann::json removed(const std::string& path) { return nlohmann::json::array({{{"op", "remove"}, {"path", path}}}); }
 
-// ---- What holds the memory
+// ---- Holders of memory
 
 TEST(Snapshots, OfPyTorchSayWhatHoldsTheMemory) {
   const nlohmann::json device = report(read_file(kLayers))["devices"].at(0);
@@ -170,7 +170,7 @@ TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
   EXPECT_EQ(place(list()), ":0 ");
 }
 
-// What a file says of names reaches the terminal as text only.
+// A file's names reach the terminal as text only.
 TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
   const nlohmann::json frames = {{{"filename", "a\x1b[2J.py"}, {"line", 1}, {"name", "f\n"}}};
   const std::string text =
@@ -178,7 +178,7 @@ TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
   EXPECT_NE(text.find("a\\x1b[2J.py:1 in f\\x0a"), std::string::npos) << text;
 }
 
-// ---- What is refused
+// ---- Refusals
 
 TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
   ASSERT_EQ(complaint_about_snapshot(small_snapshot().dump()), "");
@@ -312,7 +312,7 @@ TEST(Snapshots, AreSearchedForAPlaceOnceForEachStack) {
   EXPECT_LT(seconds, 10);
 }
 
-// What it takes to report and replay a snapshot of so many devices, each with a segment and a history.
+// Returns the seconds to report and replay a snapshot of `devices` devices, each with a segment and a history.
 double seconds_of(int devices) {
   std::string segments, histories;
   for (int device = 0; device < devices; ++device) {

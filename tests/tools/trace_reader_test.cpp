@@ -28,7 +28,7 @@ namespace {
 
 Trace read_trace_text(const std::string& text) { return read_trace(TemporaryFile(text).path()); }
 
-// What the reader says about a file, without the file's name; "" when it has no complaint.
+// Returns the reader's message about a file, without the file's name; "" when it has no complaint.
 std::string complaint_about_file(const std::string& path) {
   return complaint_about(path, ":", [&] { read_trace(path); });
 }

@@ -45,7 +45,7 @@ TEST(PageReader, TellsThePublisherThatItReads) {
   }
 }
 
-// What a killed process has left.
+// Tests with the page that a killed process has left.
 TEST(PageReader, RemovesPagesOfDeadProcessesAndNothingElse) {
   const PageFolder folder;
   const pid_t child = fork();

@@ -66,7 +66,7 @@ class Client {
   void send_text(const std::string& text) const {
     EXPECT_EQ(send(socket_.number(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  // What the server sends until it closes.
+  // Returns the server's output until it closes.
   std::string answer() const {
     std::string all;
     char bytes[4096];

@@ -1,4 +1,4 @@
-// What the tests of `cachalot top` share: a program that publishes (this one), and the command.
+// The common parts of the tests of `cachalot top`: a program that publishes (this one), and the command.
 #pragma once
 
 #include <string>

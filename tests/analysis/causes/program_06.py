@@ -1,4 +1,4 @@
-"""Somebody's notebook is open on the same GPU."""
+"""Another user's notebook is open on the same GPU."""
 
 import os
 import signal

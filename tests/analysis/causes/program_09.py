@@ -1,4 +1,4 @@
-"""Sequences of all lengths, by settings that somebody recommended."""
+"""Sequences of all lengths, by recommended settings."""
 
 import torch
 from watched import block, watch

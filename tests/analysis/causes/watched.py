@@ -1,4 +1,4 @@
-"""Runs a program as its user would who wants to know why memory ran out: with history, a snapshot and the traceback kept."""
+"""Runs a program like a user that looks for the cause of a lack of memory: with history, a snapshot and the traceback kept."""
 
 import os
 import sys

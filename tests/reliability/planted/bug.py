@@ -1,11 +1,11 @@
-"""What a planted bug is."""
+"""The definition of a planted bug."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[3]
 
-# Where the files of a folder are compiled to, as the build system calls it.
+# The libraries of the files of a folder, as the build system names them.
 LIBRARIES = {
     "allocator/c_api": "libcachalot.so",
     "allocator/": "libcachalot_core.a",

@@ -13,11 +13,11 @@ from planted.bug import SOURCE
 
 
 class CannotBeMade(Exception):
-    """What a compiler or linker said, for instance."""
+    """The bug cannot be made; the text is that of a compiler or linker, for instance."""
 
 
 def has_all(build: Path, outputs: Iterable[str]) -> bool:
-    """Whether a build folder is to have all of these libraries and programs."""
+    """Returns whether a build folder is to have all of these libraries and programs."""
     targets = subprocess.run(["ninja", "-C", str(build), "--quiet", "-t", "targets", "all"], check=True,
                              capture_output=True, text=True).stdout
     return all(re.search(rf"^{re.escape(output)}(\.[\d.]+)?: ", targets, re.MULTILINE) for output in outputs)
@@ -135,7 +135,7 @@ def _moved(text: str, tree: Path) -> str:
 
 
 def _plant(tree: Path, original: Path, parts: tuple[str, ...], text: str) -> None:
-    """A folder of links to what another has, but for one file in it."""
+    """Makes a folder of links to another's entries, except for one file."""
     tree.mkdir()
     for entry in original.iterdir():
         if entry.name != parts[0]:
