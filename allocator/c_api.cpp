@@ -42,7 +42,7 @@ CACHALOT_BEGIN
 
 namespace {
 
-// ---- What the environment variables of libcachalot.so say: which devices, and which options -------------------------
+// ---- The environment variables of libcachalot.so: devices, and options ----------------------------------------------
 
 // A bad environment variable.
 class BadEnvironment : public InvalidArgument {
@@ -77,8 +77,8 @@ bool parse_simulate(std::string_view value) {
 // Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM). Throws
 // BadEnvironment, and CudaError where a driver has no GPU to show.
 // A driver without any GPU, or too old, or an error at its start is an error: a program that expects a GPU must
-// not be handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without
-// a driver.
+// not be handed addresses that no kernel can use. Simulated devices are for programs that ask for them, and for
+// machines without a driver.
 std::vector<std::shared_ptr<Device>> devices_of_environment() {
   if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return devices_of_settings();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
@@ -122,7 +122,7 @@ bool publishes_by_environment() {
 // the C API. It takes no lock, throws nothing and calls nothing, so such a caller needs no stack frame.
 class CachedPath {
  public:
-  // As CachingAllocator::allocate; nullptr: that must serve.
+  // Allocates as CachingAllocator::allocate; nullptr: that must serve.
   CACHALOT_FAST_PATH static void* allocate(const CachingAllocator& allocator, std::size_t bytes, int device,
                                            Stream stream) {
     if (static_cast<unsigned>(device) >= allocator.unguarded_devices_.size()) [[unlikely]]
@@ -132,7 +132,7 @@ class CachedPath {
     return HotCache::allocate(bytes, StreamKey::of_handle(stream));
   }
 
-  // As CachingAllocator::deallocate; false: nothing was done, and that must serve.
+  // Frees as CachingAllocator::deallocate; returns false if nothing was done, and that must serve.
   CACHALOT_FAST_PATH static bool deallocate(const CachingAllocator& allocator, void* ptr, std::size_t bytes, int device,
                                             Stream stream) {
     if (static_cast<unsigned>(device) >= allocator.unguarded_devices_.size()) [[unlikely]]
@@ -226,10 +226,10 @@ Value value_or(Value otherwise, Function function) noexcept {
 // The allocator, once it is made: outside of what makes it, so that a malloc gets it by one load.
 constinit std::atomic<CachingAllocator*> made_allocator{nullptr};
 
-// Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
-// be made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own;
-// one whose parent was making it when it forked is refused, since half of what that uses (the driver, static objects) may be
-// locked for good.
+// Made at first use and never destroyed: memory may be freed by destructors that run after its own would. While it cannot be
+// made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own; one
+// whose parent was making it when it forked is refused, since the objects that it uses (the driver, static objects) may be
+// locked permanently.
 class ProcessAllocator final : public ForkAware {
  public:
   void configure(std::string_view text) {
@@ -280,7 +280,8 @@ ProcessAllocator& process_allocator() {
   return process;
 }
 
-// Made when the library is loaded: a child that is forked while a thread makes a static object waits for it for ever.
+// Made when the library is loaded: a child that is forked while a thread makes a static object waits for it
+// permanently.
 [[maybe_unused]] const ProcessAllocator& made_at_load = process_allocator();
 
 CachingAllocator& allocator() {
@@ -333,7 +334,7 @@ std::vector<std::string_view> tags_of(const char* function, const char* const* t
   return names;
 }
 
-// Of memory that lies in one piece.
+// Converts shared memory that lies in one piece.
 cachalot_shared_t to_c(const SharedMemory& memory) {
   static_assert(sizeof(cachalot_shared_t::bytes) == sizeof(IpcHandle) &&
                 sizeof(cachalot_shared_t::bytes) == sizeof(ShareableHandle::fabric));
@@ -393,7 +394,7 @@ SharedMemory from_c(const cachalot_shared_t& shared) {
   });
 }
 
-// Where ONNX Runtime's functions allocate.
+// The device and stream on which ONNX Runtime's functions allocate.
 constinit std::atomic<int> onnxruntime_device{0};
 constinit std::atomic<Stream> onnxruntime_stream{nullptr};
 

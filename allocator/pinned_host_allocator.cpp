@@ -166,7 +166,7 @@ class PinnedHostMemory final : public Device {
   const std::shared_ptr<PinTimer> timer_;
 };
 
-constexpr Stream kHost = nullptr;  // what buffers are handed out for
+constexpr Stream kHost = nullptr;  // the stream that buffers are handed out for
 
 std::vector<std::shared_ptr<Device>> host_of(std::shared_ptr<Device> gpu, std::shared_ptr<PinTimer> timer,
                                              const Options& options) {

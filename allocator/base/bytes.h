@@ -31,7 +31,7 @@ std::string format_count(std::uint64_t count, std::string_view what);
 // Returns the bytes of "1024", "512MiB", "24 GB" or "1.5g": every unit counts in steps of 1024. Throws InvalidArgument.
 std::size_t parse_bytes(std::string_view text);
 
-// What vectors hold in the host's memory.
+// Returns the bytes of the host's memory that vectors hold.
 template <typename... Vectors>
 std::size_t capacity_bytes(const Vectors&... vectors) {
   return ((vectors.capacity() * sizeof(typename Vectors::value_type)) + ...);

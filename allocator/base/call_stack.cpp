@@ -37,7 +37,7 @@ std::string demangled(const char* name) {
   return text != nullptr ? text.get() : name;
 }
 
-// What the dynamic linker knows: exported functions, and the file that the code was loaded from.
+// Returns the dynamic linker's knowledge of an address: exported functions, and the file that the code was loaded from.
 CallFrame linked_frame(std::uintptr_t return_address) {
   CallFrame frame;
   frame.address = return_address;
@@ -51,7 +51,7 @@ CallFrame linked_frame(std::uintptr_t return_address) {
 
 #if CACHALOT_HAS_LIBBACKTRACE
 
-void ignore_error(void*, const char*, int) {}  // no debug information: what is found by other means is shown
+void ignore_error(void*, const char*, int) {}  // no debug information: names found by other means are shown
 
 int add_frame(void* data, std::uintptr_t, const char* file, int line, const char* function) {
   if (file == nullptr && function == nullptr) return 0;
@@ -103,7 +103,7 @@ class DebugInformation {
     const std::lock_guard lock(mutex_);
     if (state_ == nullptr || was_loaded_later(call)) {
       objects_ = loaded_objects();
-      if (auto object = object_of(call)) objects_.insert(*std::move(object));  // which may be in a namespace of its own
+      if (auto object = object_of(call)) objects_.insert(*std::move(object));  // it may have a namespace of its own
       state_ = backtrace_create_state(nullptr, /*threaded=*/0, ignore_error, nullptr);  // mutex_ lets one thread in
     }
     std::vector<CallFrame> frames;
@@ -111,7 +111,7 @@ class DebugInformation {
     return frames;
   }
 
-  // Of functions that are not exported, from the symbol table.
+  // Returns the name of a function that is not exported, from the symbol table.
   std::string function(std::uintptr_t call) {
     const std::lock_guard lock(mutex_);
     std::string name;
@@ -167,7 +167,8 @@ namespace {
 
 std::atomic<ScriptFrameProvider> script_frame_provider{nullptr};
 
-// What a provider sets off, a garbage collection in Python, may free tensors: no frames are taken within.
+// True while a provider runs. A garbage collection in Python that it starts may free tensors: no frames are taken
+// within.
 thread_local bool is_asking_provider = false;
 
 std::size_t script_frames_here(Span<ScriptFrame> out) noexcept {
@@ -213,7 +214,8 @@ std::size_t hash_of(Span<const ScriptFrame> script, Span<const std::uintptr_t> n
   return hash;
 }
 
-// Of lambdas and templates debug information may have no more than "operator()", and where they are.
+// Returns whether the function is in cachalot's sources. Debug information on lambdas and templates may have only
+// "operator()" and their place.
 bool is_in_our_sources(const CallFrame& frame) {
   constexpr std::string_view kThisFile = "allocator/base/call_stack.cpp";
   constexpr std::string_view kHere = __FILE__;
@@ -225,7 +227,7 @@ bool is_in_our_sources(const CallFrame& frame) {
   return std::ranges::any_of(kFolders, [&](std::string_view folder) { return path.starts_with(folder); });
 }
 
-// Where the function's own name begins: behind the type of its result, which templates have.
+// Returns the function's own name, without the type of its result, which templates have.
 std::string_view without_result(std::string_view function) {
   std::size_t begin = 0;
   std::size_t word = 0;
@@ -256,8 +258,9 @@ bool is_of_interpreter(const CallFrame& frame) {
   return begins_with_any(frame.function, kPython);
 }
 
-// Of all, innermost first. The innermost are the library's and left out, as long as something remains. What was inlined goes
-// with the function that it was inlined in: debug information says its name without its namespace.
+// Returns the frames of all addresses, innermost first. The innermost are the library's and left out, as long as something
+// remains. An inlined function goes with the function that it was inlined in: debug information has its name without its
+// namespace.
 std::vector<CallFrame> native_frames(Span<const std::uintptr_t> return_addresses) {
   std::vector<CallFrame> all;
   std::vector<CallFrame> users;

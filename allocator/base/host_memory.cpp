@@ -10,7 +10,7 @@ CACHALOT_BEGIN
 namespace {
 
 constexpr std::size_t kNodesBytes = 256 * kKiB;  // of the reserve, for what does not grow with the tables
-constexpr std::size_t kTablesThatGrow = 4;       // each by the size of the largest that there is
+constexpr std::size_t kTablesThatGrow = 4;       // each by the size of the largest one
 
 // Null: there is none. A program may have replaced operator new, but not the form that throws nothing.
 void* system_memory(std::size_t bytes, std::size_t alignment) noexcept {

@@ -25,7 +25,7 @@
 CACHALOT_BEGIN
 
 // The HostReserve of the process. An operation needs at most a few nodes and the growth of a few tables, each to twice the
-// largest that there is: the reserve has room for that, for some threads that are in operations at the same time.
+// largest one: the reserve has room for that, for some threads that are in operations at the same time.
 //
 // Thread-safe.
 class HostReserve {
@@ -80,7 +80,7 @@ class HostReserve {
 
   static inline std::atomic<std::size_t> most_request_{0};
   static inline std::atomic<std::size_t> largest_{0};  // of what tables have asked for
-  static inline std::atomic<std::size_t> lent_{0};     // how many pieces of the reserve are in use
+  static inline std::atomic<std::size_t> lent_{0};     // the number of pieces of the reserve in use
 };
 
 template <typename T>

@@ -34,8 +34,8 @@
 CACHALOT_BEGIN
 
 // Locks that are held for tens of nanoseconds, never across a driver call or a callback: a test-and-set spin lock whose
-// unlock is a plain store, 12 ns a pair less than a pthread mutex in a process with threads; and the allocator's, which
-// threads that want it all the time use in turns.
+// unlock is a plain store, 12 ns per pair less than a pthread mutex in a process with threads; and the allocator's,
+// which threads that want it all the time use in turns.
 class CACHALOT_CAPABILITY("mutex") SpinMutex {
  public:
   void lock() CACHALOT_ACQUIRE() {
@@ -47,7 +47,7 @@ class CACHALOT_CAPABILITY("mutex") SpinMutex {
  protected:
   bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
   bool try_once() { return !locked_.exchange(true, std::memory_order_acquire); }
-  // False: it has been locked for some microseconds.
+  // Returns false if it has been locked for some microseconds.
   [[gnu::noinline]] bool spin() {
     for (int tries = 0; tries < 64; ++tries) {
       if (!is_locked() && try_once()) return true;
@@ -63,9 +63,9 @@ class CACHALOT_CAPABILITY("mutex") SpinMutex {
   alignas(kCacheLine) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
 };
 
-// A Held is a token: whoever has a reference to one runs while its Mutex is locked. It has no data, it is a base of the Mutex
-// itself, so that passing it on costs nothing. In a signature, `const Held&` says that the function keeps the lock
-// throughout, and `Held&` that it may let the lock go (Unlocked): whatever its caller knew may then have changed.
+// A Held is a token: code that has a reference to one runs while its Mutex is locked. It has no data, it is a base of the
+// Mutex itself, so that passing it on costs nothing. In a signature, `const Held&` says that the function keeps the lock
+// throughout, and `Held&` that it may release the lock (Unlocked): the state that its caller knew may then have changed.
 class Held {
  public:
   Held(const Held&) = delete;
@@ -81,10 +81,10 @@ class DeviceLock;
 template <typename AnyMutex>
 class Unlocked;
 
-// To hand the allocator's lock over costs a microsecond, since what it guards has to come from the other processor's cache,
-// too. So a thread that had to wait for it keeps it for a turn of 30 us, during which the others hardly look, as long as it
-// uses it often: two threads together keep nine tenths of the throughput of one; with a lock for whoever sees it free first
-// it was two thirds (bench/peers.py, threads).
+// Handing the allocator's lock over costs a microsecond, since the guarded data has to come from the other processor's
+// cache, too. So a thread that had to wait for it keeps it for a turn of 30 us, during which the others hardly look, as
+// long as it uses it often: two threads together keep nine tenths of the throughput of one; with a lock for the first
+// thread that sees it free it was two thirds (bench/peers.py, threads).
 class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex, private Held {
  public:
   void lock() CACHALOT_ACQUIRE() {
@@ -111,7 +111,7 @@ class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex, private Held {
   void await_turn() const {
     while (!turn_is_over() && is_used_often()) rest();
   }
-  // Each look costs who uses it a tenth of a microsecond or two: so there is a rest between them.
+  // Each look costs the lock's user a tenth of a microsecond or two: so there is a rest between looks.
   bool is_used_often() const {
     for (int looks = 0; looks < 8; ++looks) {
       if (is_locked()) return true;
@@ -127,7 +127,7 @@ class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex, private Held {
     return Clock::now().time_since_epoch() - turn_began_.load(std::memory_order_relaxed) >= kTurn;
   }
 
-  alignas(kCacheLine) std::atomic<Clock::duration> turn_began_{Clock::duration::zero()};  // of who had to wait for it
+  alignas(kCacheLine) std::atomic<Clock::duration> turn_began_{Clock::duration::zero()};  // of the thread that waited
 };
 
 template <typename AnyMutex>
@@ -241,7 +241,7 @@ class CACHALOT_SCOPED_CAPABILITY DeviceLock {
 };
 
 // An Operation is a DeviceLock of a function that changes tables, and may need host memory for that. Throws std::bad_alloc,
-// before anything has changed, if the reserve of host memory is not whole. What gives memory back goes without.
+// before anything has changed, if the reserve of host memory is not whole. Functions that give memory back do not need it.
 class CACHALOT_SCOPED_CAPABILITY Operation : public DeviceLock<Mutex> {
  public:
   explicit Operation(Mutex& mutex) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS

@@ -22,7 +22,7 @@ std::byte* reserve(std::size_t bytes) {
   return range == MAP_FAILED ? nullptr : static_cast<std::byte*>(range);
 }
 
-// Half of so many bytes, a quarter, and so on: the first that there is room for.
+// Returns half of `bytes`, a quarter, and so on: the first that there is room for.
 std::size_t room_below(std::size_t bytes) {
   do {
     bytes /= 2;
@@ -36,7 +36,7 @@ std::size_t room_below(std::size_t bytes) {
 
 }  // namespace
 
-// Where the process's addresses are limited, a sixteenth of them; where less than that is left, an eighth of what is.
+// Reserves a sixteenth of the process's addresses if they are limited; an eighth of the rest if less than that is left.
 MetadataMemory::MetadataMemory() : reserved_(kMostBytes + 2 * kHugePage) {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -69,7 +69,7 @@ bool MetadataMemory::extend() noexcept {
   return true;
 }
 
-// Returns false if there is no memory for so many bytes more.
+// Returns false if there is no memory for `bytes` more.
 bool MetadataMemory::fill_up(std::size_t bytes) noexcept {
   while (static_cast<std::size_t>(end_ - next_piece_) < bytes) {
     if (!extend()) return false;

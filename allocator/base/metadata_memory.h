@@ -1,7 +1,7 @@
 // Host memory for tables that only grow: handed out in order, zeroed, given back as a whole at the end.
 //
-// Straight from the operating system: one range of addresses, reserved at once, of which memory is behind what was
-// handed out. So what lies in it may be named by 32 bits. The first pieces are small, so that a small program stays
+// Straight from the operating system: one range of addresses, reserved at once, of which memory is behind the part
+// handed out. So objects in it may be named by 32 bits. The first pieces are small, so that a small program stays
 // small; after that memory comes in huge pages where the system has them: tables of some MiB, looked at in random
 // places, cost a miss of the TLB at each look with 4 KiB pages (docs/decisions/0018 has the figures).
 //
@@ -39,7 +39,7 @@ class MetadataMemory final : private HostReserve::Part {
   }
   CACHALOT_FAST_PATH std::byte* at(Number number) const { return base_ + number * kUnit; }
 
-  // What was handed out, and what alignment has left between.
+  // Returns the bytes handed out, and those that alignment has left between.
   std::size_t bytes() const;
 
   static constexpr std::size_t kPiece = 64 * kKiB;
@@ -55,7 +55,7 @@ class MetadataMemory final : private HostReserve::Part {
   bool fill_up(std::size_t bytes) noexcept;
 
   std::byte* base_;         // where the range begins, kSmallBytes before a multiple of kHugePage
-  std::byte* reservation_;  // what was reserved: the range, with a beginning that is not used
+  std::byte* reservation_;  // the reserved range, with a beginning that is not used
   std::size_t reserved_;
   mutable std::mutex mutex_;
   std::byte* end_;             // from base_ to here there is memory

@@ -14,9 +14,9 @@
 
 CACHALOT_BEGIN
 
-// All that there are. Its mutex is held for a few instructions, and by who forks: so the child finds the list whole. No
-// lock that is held across a call of the driver may be taken before a fork, since the driver forks itself (for
-// nvidia-modprobe).
+// The list of all objects. Its mutex is held for a few instructions, and by a thread that forks: so the child finds the
+// list whole. No lock that is held across a call of the driver may be taken before a fork, since the driver forks
+// itself (for nvidia-modprobe).
 struct ForkAware::Registry {
   static void add(ForkAware& object) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -36,7 +36,7 @@ struct ForkAware::Registry {
   static void before_fork() { mutex.lock(); }
   static void after_fork_in_parent() { mutex.unlock(); }
   static void after_fork_in_child() {
-    mutex.unlock();  // nobody else is here; and who is told may make objects
+    mutex.unlock();  // no other thread is here; and notified objects may make new ones
     for (ForkAware* object = first; object != nullptr; object = object->next_) {
       if (object->is_inherited_) continue;
       object->is_inherited_ = true;

@@ -1,4 +1,5 @@
-// What a process does with others: what a forked child inherits, signals, and the arguments of programs that it starts.
+// Relations between processes: the inheritance of a forked child, signals, and the arguments of programs that it
+// starts.
 #pragma once
 
 #include <pthread.h>
@@ -14,9 +15,9 @@
 
 CACHALOT_BEGIN
 
-// What a forked child inherits and must not use: CUDA does not work in a process that was forked from one that uses it, and
-// any lock may be held by a thread that was not forked along. Such an object knows whose it is: it is told in the child
-// before fork() returns there, so that its fast paths need not ask.
+// A ForkAware object is inherited by a forked child, which must not use it: CUDA does not work in a process that was forked
+// from one that uses it, and any lock may be held by a thread that was not forked along. Such an object knows its owner: it
+// is notified in the child before fork() returns there, so that its fast paths need not ask.
 //
 // Not told: children of vfork(), _Fork() and clone(), which run no handlers of pthread_atfork. All they may do is exec or
 // _exit.
@@ -26,7 +27,7 @@ class ForkAware {
   ForkAware(const ForkAware&) = delete;
   ForkAware& operator=(const ForkAware&) = delete;
 
-  // Whether this process is a forked child, or a child's child, of the one that made the object.
+  // Returns whether this process is a forked child, or a child's child, of the one that made the object.
   bool is_inherited() const { return is_inherited_; }
   // Throws InvalidArgument that names fork and the rule, if it is. `what` is the object: "the allocator".
   void require_own_process(const char* what) const {
@@ -37,7 +38,8 @@ class ForkAware {
  protected:
   ForkAware();
   ~ForkAware();
-  // In the child, once. No other thread is there; locks may be held for good, and what they guard half changed.
+  // Called in the child, once. No other thread is there; locks may be held permanently, and the guarded data half
+  // changed.
   virtual void on_fork() noexcept {}
   // For on_fork, of an object that the child goes on with: it is the child's own, and a child of the child is told as well.
   void adopt() noexcept;
@@ -78,7 +80,7 @@ inline std::vector<char*> argument_vector(std::vector<std::string>& words) {
   return pointers;
 }
 
-// What tells a process from others, and from a later one with its number, as /proc has it.
+// The identity of a process, which differs from that of others, and of a later one with its number, as /proc has it.
 
 // Returns when the process began, in clock ticks from boot; nullopt if there is no such process.
 std::optional<std::uint64_t> process_start(pid_t process);

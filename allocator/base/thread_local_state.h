@@ -1,5 +1,5 @@
-// What threads have for themselves, and how others see it: fences, what can be recalled from its thread, sums of one writer,
-// and the parts of threads in long-lived objects.
+// Data of single threads, and access to it by others: fences, objects that can be recalled from their thread, sums of one
+// writer, and the parts of threads in long-lived objects.
 #pragma once
 
 #include <sched.h>
@@ -17,15 +17,15 @@
 
 CACHALOT_BEGIN
 
-// Two fences that order like two full ones, of which the one on the frequent side costs nothing: whoever stores and then
-// loads often pays with heavy_fence of whoever does so rarely, which makes every running thread of the process pass a
-// full fence (Linux's membarrier, private expedited; about a microsecond).
+// Two fences that order like two full ones, of which the one on the frequent side costs nothing: a thread that stores
+// and then loads often is paid for by the heavy_fence of a thread that does so rarely, which makes every running thread
+// of the process pass a full fence (Linux's membarrier, private expedited; about a microsecond).
 //
 //   often:  mine = 1; light_fence(); look at theirs        rarely:  theirs = 1; heavy_fence(); look at mine
 //
 // At least one of the two sees what the other stored. Thread safety: any thread.
 
-// Whether the system has them (Linux 4.14); asked once. Where it has not, light_fence orders nothing.
+// Returns whether the system has them (Linux 4.14); asked once. Without them, light_fence orders nothing.
 bool has_asymmetric_fences();
 
 inline void light_fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
@@ -34,18 +34,18 @@ void heavy_fence();
 // For tests: heavy_fence calls it first. nullptr: nothing is called. No thread calls heavy_fence meanwhile.
 void set_heavy_fence_hook(void (*hook)());
 
-// What one thread uses without a lock, and others may take from it: a cache, a stack.
+// A Recallable is used by one thread without a lock, and others may take it from that thread: a cache, a stack.
 //
-// Its thread comes and goes (enter, leave) at the cost of two plain stores. Whoever wants it recalls it: the thread is
-// turned away from then on, and once it has left, the thing is the caller's until the recall ends. Those who recall
-// take turns by a mutex of theirs, and the thread that was turned away waits for the same mutex.
+// Its thread comes and goes (enter, leave) at the cost of two plain stores. Another thread recalls it: its own thread
+// is turned away from then on, and once that has left, the object is the caller's until the recall ends. Recalls take
+// turns by a mutex of their own, and the thread that was turned away waits for the same mutex.
 //
 //   recall(); heavy_fence(); wait_until_left(); … end_recall();
 //
 // Thread safety: enter and leave by its thread, the others with that mutex held.
 class Recallable {
  public:
-  // False: someone has recalled it.
+  // Returns false if it is recalled.
   CACHALOT_FAST_PATH bool enter() {
     busy_.store(true, std::memory_order_relaxed);
     light_fence();
@@ -58,7 +58,8 @@ class Recallable {
 
   void recall() { recalled_.store(true, std::memory_order_relaxed); }
   bool is_recalled() const { return recalled_.load(std::memory_order_relaxed); }
-  // Nobody stays long: no lock of others and no call of a driver is waited for in there.
+  // Waits until its thread has left. No thread stays long: it waits for no lock of others and no call of a driver in
+  // there.
   void wait_until_left() const {
     while (busy_.load(std::memory_order_acquire)) sched_yield();
   }
@@ -73,7 +74,7 @@ class Recallable {
 // Thread safety: add and subtract by its thread; gather by one thread at a time; the rest by any.
 class ThreadSum {
  public:
-  // What the thread did since the last gather: added, the change of the sum, and the highest that this change ever was.
+  // The thread's work since the last gather: added, the change of the sum, and the highest that this change ever was.
   struct Gathered {
     std::int64_t added, change, highest;
   };
@@ -139,7 +140,7 @@ class ThreadParts {
     living().by_id.erase(id);
   }
 
-  // Whether the thread is past the point where it gave everything back.
+  // Returns whether the thread is past the point where it gave everything back.
   static bool has_ended() { return ended_; }
   // nullptr: it has no part in this owner. It has not ended.
   static Part* find(std::uint64_t owner) {

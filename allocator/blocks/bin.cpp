@@ -62,7 +62,7 @@ BinLeaf& Bin::leaf_for(std::uint64_t key) const {
 
 const BinLeaf& Bin::last_leaf() const { return root_ == nullptr ? *first_ : leaf_for(BinKey::kNone - 1); }
 
-// The last leaf that begins at or before `key` may have only smaller ones; then the next has not.
+// The last leaf that begins at or before `key` may have only smaller ones; then the next leaf does.
 Block* Bin::first_of_tree_from(std::uint64_t key) const {
   const BinLeaf& leaf = leaf_for(key);
   Block* block = leaf.first_from(key);

@@ -42,7 +42,8 @@ struct BinKey {
   static std::uint64_t of(const Block& block) { return of(block.size_and_flags, block.address); }
 };
 
-// Whether `a` comes before `b` in (size, address) order, for free blocks: one comparison of numbers, without a branch.
+// Returns whether `a` comes before `b` in (size, address) order, for free blocks: one comparison of numbers, without a
+// branch.
 inline bool precedes(const Block& a, const Block& b) {
   __extension__ using SizeAndAddress = unsigned __int128;
   const auto number = [](const Block& block) { return SizeAndAddress{block.size_and_flags} << 64 | block.address; };
@@ -96,7 +97,8 @@ struct BinLeaf {
   }
 
  private:
-  // Of the keys in some places from `key` on. Two minima, which the processor finds at the same time.
+  // Returns the least distance of the keys in some places from `key` on. Two minima, which the processor finds at the
+  // same time.
   template <std::uint32_t kBegin, std::uint32_t kEnd>
   CACHALOT_FAST_PATH std::uint64_t least_distance(std::uint64_t key) const {
     static_assert((kEnd - kBegin) % 2 == 0);

@@ -6,8 +6,8 @@
 // (3) a free block is in its arena's bins, any other block is not;
 // (4) the first block of a segment stays the same object as long as the segment lives.
 //
-// 64 bytes, one cache line. What only rare modes need is in BlockDetail, beside it in the slab.
-// Not thread-safe: the mutex of the block's DeviceAllocator guards it, but for `lent_bytes` (see ThreadCache).
+// 64 bytes, one cache line. Fields for rare modes only are in BlockDetail, beside it in the slab.
+// Not thread-safe: the mutex of the block's DeviceAllocator guards it, except `lent_bytes` (see ThreadCache).
 #pragma once
 
 #include <cstddef>
@@ -83,16 +83,16 @@ struct Block {
   bool is_gap() const { return has(kGap); }
   Address end() const { return address + size(); }
 
-  // For who is about to take the lock and free this block: its line and its neighbours' are under way meanwhile. Others may
-  // be changing the links; then lines are fetched that nobody wants, and that is all.
+  // For a thread that is about to take the lock and free this block: its line and its neighbours' are under way meanwhile.
+  // Others may be changing the links; then lines are fetched that are not needed, and that is all.
   __attribute__((no_sanitize("thread"))) void prefetch_neighbours() const {
     __builtin_prefetch(__atomic_load_n(&prev, __ATOMIC_RELAXED));
     __builtin_prefetch(__atomic_load_n(&next, __ATOMIC_RELAXED));
   }
 
-  // Of a kCached block: what the user who has it asked for; 0: it lies in a cache. The word (how many bytes of the last
-  // granule were asked for) changes while others look, without a lock, and by threads in turn: so it lies
-  // beside those of the thread's other cached blocks (LentWords), and their own lines can be in every processor's cache.
+  // Returns the bytes that the user of a kCached block requested; 0: it lies in a cache. The word (the requested bytes
+  // of the last granule) changes while other threads read it, without a lock, and by threads in turn: so it lies beside
+  // those of the thread's other cached blocks (LentWords), and their own lines can be in every processor's cache.
   std::size_t lent_bytes() const {
     const std::uint16_t word = __atomic_load_n(lease.word, __ATOMIC_RELAXED);
     return word == 0 ? 0 : size() - kBlockGranularity + word;
@@ -103,7 +103,7 @@ struct Block {
     __atomic_store_n(lease.word, static_cast<std::uint16_t>(of_last_granule), __ATOMIC_RELAXED);
   }
   void mark_cached() { __atomic_store_n(lease.word, std::uint16_t{0}, __ATOMIC_RELAXED); }
-  // What was asked for if it is handed out at this address, from a cache; otherwise 0.
+  // Returns the requested bytes if the block is handed out at this address, from a cache; otherwise 0.
   std::size_t lent_bytes(Address at) const {
     return address == at && (size_and_flags & kFlagBits) == kCached ? lent_bytes() : 0;
   }
@@ -115,7 +115,7 @@ struct Block {
 };
 static_assert(sizeof(Block) == 64);
 
-// What a block needs in rare modes only (garbage collection, recorded contexts).
+// The fields that a block needs in rare modes only (garbage collection, recorded contexts).
 struct BlockDetail : HostObject {
   std::uint64_t freed_at = 0;  // the pool's clock when it became free
   Context context;             // where it was allocated
@@ -130,25 +130,25 @@ struct StreamUse {
   StreamUse* next;
 };
 
-// A block and its address beside it: who looks for an address reads no block.
+// A block and its address beside it: a search for an address reads no block.
 struct BlockAt {
   Address address;
   Block* block;
 };
 
-// Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, and is never given back before the end: so
-// the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
-// One slab per device; a chunk knows its device, so that a block's owner is known without a lock.
-// Not thread-safe but for owner_of.
+// The storage of Blocks. Memory comes in chunks of 64 KiB, aligned to their size, and is never given back before the
+// end: so the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
+// One slab per device; a chunk knows its device, so that a block's owner is known without a lock. Not thread-safe except
+// owner_of.
 class BlockSlab {
  public:
-  // Chunks come from `memory`, which must outlive the slab and whoever looks at its blocks.
+  // Chunks come from `memory`, which must outlive the slab and all readers of its blocks.
   BlockSlab(int device, MetadataMemory& memory) : device_(device), memory_(memory) {}
   ~BlockSlab();
   BlockSlab(const BlockSlab&) = delete;
   BlockSlab& operator=(const BlockSlab&) = delete;
 
-  // Fields are not set, but for the links in the free list.
+  // Fields are not set, except the links in the free list.
   Block& make() {
     if (free_ == nullptr) [[unlikely]]
       add_chunk();

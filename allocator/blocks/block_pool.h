@@ -23,11 +23,11 @@
 
 CACHALOT_BEGIN
 
-// Which bin holds which sizes, and which bins hold blocks.
-// SizeBins divides sizes into bins: 64 an octave. Below 64 KiB a bin holds a single size.
+// The bins of sizes, and the bins that hold blocks.
+// SizeBins divides sizes into bins: 64 per octave. Below 64 KiB a bin holds a single size.
 struct SizeBins {
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  // sizes are smaller
-  static constexpr std::size_t kPerGroup = 64;                    // a group is an octave, but for the widest bins
+  static constexpr std::size_t kPerGroup = 64;                    // a group is an octave, except for the widest bins
   static constexpr std::size_t kGroups = 64;
   static constexpr std::size_t kSmallestOctave = 9;                // 512 B
   static constexpr std::size_t kFirstOfManySizes = 7 * kPerGroup;  // 64 KiB: below, a bin is not wider than 512 B
@@ -71,7 +71,7 @@ class BinBitmap {
   // One bit for each group, and for each bin of a group.
   std::uint64_t groups() const { return groups_; }
   std::uint64_t bins(std::size_t group) const { return bins_[group]; }
-  // Those of larger sizes.
+  // Returns the groups of larger sizes.
   std::uint64_t groups_behind(std::size_t group) const { return groups_ >> group >> 1 << group << 1; }
 
  private:
@@ -123,7 +123,7 @@ class FreeBins {
     if (bytes >= kMaxBytes) [[unlikely]]
       return nullptr;
     bytes = round_up(bytes, kBlockGranularity);
-    // What was freed last and fits exactly is the best there is, unless its bin holds more.
+    // The block freed last is the best one if it fits exactly, unless its bin holds more.
     if (newest_ != nullptr && newest_->size_and_flags == bytes && !occupied_.has(SizeBins::slot_for(bytes)))
       return newest_;
     Block* block = best_fit_in_bins(bytes);
@@ -141,13 +141,13 @@ class FreeBins {
   void for_each(Visit&& visit) const {
     for_each_of_at_least(kBlockGranularity, visit);
   }
-  // The same for blocks of at least `bytes` > 0.
+  // Visits the blocks of at least `bytes` > 0 as for_each does.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const;
   // The first block in (size, address) order of at least `bytes` > 0 of which accepts(const Block&) is true, or nullptr.
   template <typename Accepts>
   Block* first_of_at_least(std::size_t bytes, Accepts&& accepts) const;
-  // The same as for_each in no order, for blocks of at least a unit. No other block is looked at.
+  // Visits the blocks of at least a unit, in no order. No other block is read.
   template <typename Visit>
   void for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const;
 
@@ -269,7 +269,7 @@ void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
   });
 }
 
-// The same until is_end(const BinLeaf&) is true.
+// Visits leaves until is_end(const BinLeaf&) is true.
 template <typename IsEnd>
 void FreeBins::for_each_leaf_until(std::size_t first, IsEnd&& is_end) const {
   std::uint64_t bins_wanted = ~std::uint64_t{0} << first % SizeBins::kPerGroup;
@@ -290,7 +290,7 @@ class BlockPool;
 class Growth;
 struct PrivatePool;
 
-// Which of an arena's free blocks a search may use: those that became free in or before an epoch.
+// The free blocks of an arena that a search may use: those that became free in or before an epoch.
 struct Reach {
   enum class Kind : std::uint8_t { none, until, all };
   Kind kind = Kind::none;
@@ -309,14 +309,14 @@ struct Arena : HostObject {
   Arena(BlockPool& owner, const KnownStream& for_stream) : pool(owner), stream(for_stream) {}
   BlockPool& pool;
   const KnownStream stream;
-  std::atomic<bool> has_ended{false};  // its stream is no more: no request comes
-  std::uint32_t requests = 0;          // under way, with the lock let go now and then: it must stay
+  std::atomic<bool> has_ended{false};  // its stream has ended: no request comes
+  std::uint32_t requests = 0;          // under way, with the lock released now and then: it must stay
   std::uint32_t epoch = 1;             // of what becomes free now; moves with the stream's StreamClock in the page heap
   FreeBins bins;
   Reach reach;  // of the search for idle pages that is under way
 
-  // Whether the handle is its stream's, as far as can be told without asking the device: the stream is not known to be no
-  // more, and not each thread means another one by it.
+  // Returns whether the handle is its stream's, as far as is known without asking the device: the stream is not known to
+  // have ended, and the handle does not mean another stream in each thread.
   bool is_known_as(Stream handle) const {
     return handle == stream.handle && !is_per_thread(handle) && !has_ended.load(std::memory_order_relaxed);
   }
@@ -343,7 +343,7 @@ class BlockPool {
   }
   // There is none.
   Arena& add(const KnownStream& stream);
-  // Whether the arena that was asked for last is that of a stream that this handle names.
+  // Returns whether the last requested arena is that of a stream that this handle names.
   bool last_is_of(Stream handle) const { return last_key_ == StreamKey::of_handle(handle); }
   Arena* last() const { return last_; }
   Arena* find(StreamKey key) const {
@@ -355,7 +355,7 @@ class BlockPool {
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
 
-  // Where its memory comes from.
+  // The source of its memory.
   Growth* growth;
   // Searches made while garbage collection is on: the clock by which a free block's age is told.
   std::uint64_t clock = 0;

@@ -51,13 +51,13 @@ void PageMap::leave(Address begin, std::size_t bytes) noexcept {
       continue;
     }
     root_[place].store(nullptr, std::memory_order_release);
-    clear(*node, place, 0, ~Address{0});  // also what was shared: nobody is left
+    clear(*node, place, 0, ~Address{0});  // also shared ones: no user is left
     give(*node);
     tidy_root(place);
   }
 }
 
-// A page of 4 KiB is for a TiB. Whoever reads there sees zeros before as after.
+// Gives empty pages of the root back; a page of 4 KiB is for a TiB. Reads there see zeros before as after.
 void PageMap::tidy_root(std::size_t place) noexcept {
   static const auto host_page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t entries = host_page / sizeof(*root_);

@@ -1,11 +1,11 @@
 // From a pointer to the Block that was last handed out there: a radix over the address, read without a lock.
 //
-// Nodes of 2 GiB have a slot every 128 KiB, tables of 128 KiB a slot every 4 KiB, leaves of 4 KiB a slot every 512 B. A
-// block is in the slot it starts in of the highest level whose slots are not larger than it, or further down where smaller
-// blocks have started; only there are tables and leaves. Entries are numbers of 32 bits, so a cache line holds 2 MiB of a
-// node, half a table or two leaves. So the map of what is in use is small and dense, and stays in the cache.
+// Nodes of 2 GiB have one slot per 128 KiB, tables of 128 KiB one per 4 KiB, leaves of 4 KiB one per 512 B. A block is in
+// the slot it starts in of the highest level whose slots are not larger than it, or further down where smaller blocks have
+// started; only there are tables and leaves. Entries are numbers of 32 bits, so a cache line holds 2 MiB of a node, half a
+// table or two leaves. So the map of memory in use is small and dense, and stays in the cache.
 //
-// Entries are written when a block is handed out and erased when its memory goes back; whoever finds one checks, under
+// Entries are written when a block is handed out and erased when its memory goes back; the finder of one checks, under
 // the lock of the block's device, that the block is allocated and starts at that very address. So nodes, tables and
 // leaves of addresses that are gone serve others, each as what it was: a find that is on its way through one comes to a
 // block that is not the one it looks for, or to none. A device that never gives the same address twice costs no more.
@@ -50,7 +50,7 @@ class PageMap {
   }
 
   // `block` is being handed out; its address is below 2^kAddressBits. Costs nothing when the block was handed out before
-  // and its entry still is its own: nobody else's can have taken the place, see kNeverShared.
+  // and its entry still is its own: no other block's can have taken the place, see kNeverShared.
   CACHALOT_FAST_PATH void set(Block& block) {
     if (block.size_and_flags < kNeverShared[block.map_place]) write(block);
   }
@@ -58,10 +58,10 @@ class PageMap {
   // Addresses below 2^kAddressBits in which blocks will be handed out: a segment's, or a range's for pages. Throws
   // std::bad_alloc, having changed nothing.
   void enter(Address begin, std::size_t bytes);
-  // As they were entered; no block in them is allocated any more.
+  // Leaves addresses in the ranges in which they were entered; no block in them is allocated any more.
   void leave(Address begin, std::size_t bytes) noexcept;
-  // A part of what was entered, in units of 2 MiB, in which no block is allocated: nothing is kept for it until one is.
-  // Blocks there that are handed out again must have forgotten their place.
+  // Forgets a part of an entered range, in units of 2 MiB, in which no block is allocated: nothing is kept for it until
+  // one is. Blocks there that are handed out again must have forgotten their place.
   void forget(Address begin, std::size_t bytes) noexcept;
 
   // For blocks, too: an entry may be followed as long as the map lives.
@@ -71,8 +71,8 @@ class PageMap {
   static constexpr int kAddressBits = 48;  // device addresses are unified with the host's: 47 bits on x86-64, 48 on Arm
 
  private:
-  // Where a block or a child is in memory_, which both begin at even numbers; a child's with the lowest bit set.
-  // Number 0 is no block's: each chunk of blocks begins with something else.
+  // The place of a block or a child in memory_, which both begin at even numbers; a child's with the lowest bit set.
+  // Number 0 belongs to no block: each chunk of blocks begins with something else.
   using Entry = MetadataMemory::Number;
   static constexpr Entry kNothing = 0;
 
@@ -94,7 +94,7 @@ class PageMap {
 
   // Block::map_place: where the entry of a block was written; it may have been moved down since.
   enum Place : unsigned { kNowhere, kInNode, kInTable, kInLeaf };
-  // A block of at least so many bytes, handed out again, is still where its entry was written. For another's entry to
+  // A block of at least these bytes, handed out again, is still where its entry was written. For another's entry to
   // replace it, both would have to start in one slot, neither smaller than it: but a block keeps its address for life,
   // and whatever comes to lie beside one of at least a slot's size starts in another slot, or is smaller and goes a
   // level down, together with the entry it finds. (BlockHeap::cut makes a block smaller that is not handed out: it
@@ -103,8 +103,8 @@ class PageMap {
 
   static bool has_child(Entry entry) { return (entry & 1) != 0; }
   Block& block_of(Entry entry) const { return *reinterpret_cast<Block*>(memory_.at(entry)); }
-  // Of the child that `entry` names. What does not depend on the entry is added up while it is still being loaded; left to
-  // itself the compiler does it the other way round.
+  // Returns the slot of the child that `entry` names. Terms that do not depend on the entry are added up while it is still
+  // being loaded; left to itself the compiler does it the other way round.
   template <typename Child>
   CACHALOT_FAST_PATH std::atomic<Entry>& slot_of(Entry entry, Address address) const {
     std::byte* place = memory_.at(0) + Child::index_of(address) * sizeof(std::atomic<Entry>) - MetadataMemory::kUnit;
@@ -152,7 +152,7 @@ class PageMap {
   // Empties a slot of the level above Child's.
   template <typename Child>
   void clear(std::atomic<Entry>& slot) noexcept CACHALOT_REQUIRES(mutex_);
-  // Of the node at that place in root_: the slots that are wholly in [begin, end).
+  // Clears the slots of the node at that place in root_ that are wholly in [begin, end).
   void clear(Node& node, std::size_t place, Address begin, Address end) noexcept CACHALOT_REQUIRES(mutex_);
 
   // Host memory that runs out here ends the program: the block is already marked as handed out.
@@ -170,7 +170,7 @@ class PageMap {
   Store<Node> nodes_ CACHALOT_GUARDED_BY(mutex_);
   Store<Table> tables_ CACHALOT_GUARDED_BY(mutex_);
   Store<Leaf> leaves_ CACHALOT_GUARDED_BY(mutex_);
-  // How often, by the node's place in root_; not 0.
+  // The number of entries, by the node's place in root_; not 0.
   Map<std::size_t, std::size_t> entered_ CACHALOT_GUARDED_BY(mutex_);
 };
 

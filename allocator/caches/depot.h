@@ -29,7 +29,7 @@ struct SizeClass {
   // `bytes` in [1, kLargestBytes].
   static constexpr std::size_t of(std::size_t bytes) { return (bytes - 1) / kBlockGranularity; }
   static constexpr std::size_t bytes(std::size_t index) { return (index + 1) * kBlockGranularity; }
-  // How many move at once: 128 KiB of them, at most 64.
+  // The blocks that move at once: 128 KiB of them, at most 64.
   static constexpr std::int64_t kMostBatchBytes = 128 * kKiB;
   static constexpr std::uint32_t kMostBatchBlocks = 64;
   static constexpr std::uint32_t batch(std::size_t index) { return most(index) / 2; }
@@ -54,9 +54,9 @@ struct SizeClass {
   static constexpr std::size_t kPlaces = kFirst[kCount];
 };
 
-// The words of Block::lent_bytes of blocks that one thread's cache took from the heap, so many to a line that a batch on its way
-// between two threads moves few lines; and no line has words of two threads, which would disturb each other, until their
-// blocks have passed through a depot. With the device's mutex held.
+// The words of Block::lent_bytes of blocks that one thread's cache took from the heap, with enough of them to a line that a
+// batch on its way between two threads moves few lines; and no line has words of two threads, which would disturb each other,
+// until their blocks have passed through a depot. With the device's mutex held.
 class LentWords {
  public:
   // Throws std::bad_alloc.
@@ -77,13 +77,13 @@ class LentWords {
   Vector<std::uint16_t*> free_;  // with room for all
 };
 
-// What all depots of a device hold, and may hold.
+// The bytes that all depots of a device hold, and may hold.
 struct DepotBudget {
   std::atomic<std::int64_t> used_bytes{0};
   std::atomic<std::int64_t> limit_bytes{0};
 };
 
-// What is wrong with blocks of a class and stream that lie in a cache, or "".
+// Returns the first error in blocks of a class and stream that lie in a cache, or "".
 std::string validate(std::span<Block* const> blocks, std::size_t size_class, StreamKey stream);
 
 // Bounded, for each class and by the budget. Thread safety: any thread.
@@ -98,7 +98,7 @@ class Depot : public HostObject {
   // All that lies here, block by block.
   template <typename Visit>
   void drain(Visit&& visit);
-  // What lies here, under a Recall of all caches.
+  // The blocks and bytes that lie here, under a Recall of all caches.
   std::size_t blocks() const;
   std::int64_t bytes() const;
   // The first thing that is wrong, or "", of the depot of `stream`.

@@ -24,13 +24,14 @@ class HotCache {
  public:
   static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();  // the id of no ThreadCaches
 
-  // Whether the thread used these last. With kNone: false.
+  // Returns whether the thread used these last. With kNone: false.
   CACHALOT_FAST_PATH static bool is_of(std::uint64_t caches) { return hot_.caches == caches; }
 
   // These three require that is_of() is true for the caches of the device, and that the caches are open.
   // Returns a block for `bytes` in [1, SizeClass::kLargestBytes]. nullptr: ask ThreadCaches.
   CACHALOT_FAST_PATH static void* allocate(std::size_t bytes, StreamKey stream);
-  // Takes the block that was handed out from a cache at `ptr`. False: nothing was done, ask ThreadCaches.
+  // Takes the block that was handed out from a cache at `ptr`. Returns false if nothing was done: then ask
+  // ThreadCaches.
   CACHALOT_FAST_PATH static bool deallocate(Block& block, const void* ptr);
   // Does the same if `bytes` were asked for, and `stream` is known without a question to the device to be the block's own.
   CACHALOT_FAST_PATH static bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);

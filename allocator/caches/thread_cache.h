@@ -1,13 +1,13 @@
-// What one thread keeps of one device's small blocks, so that a malloc and a free of them take no lock.
+// One thread's cache of one device's small blocks, so that a malloc and a free of them take no lock.
 //
 // Blocks of a cache belong to the heap's tables as any other; there they are marked kCached, which is neither allocated
-// nor free. Whether one is in the user's hands is in Block::lent_bytes, and changes without the heap's lock.
+// nor free. Block::lent_bytes shows whether the user has one, and changes without the heap's lock.
 //
 // A class is a block size: the multiples of 512 B up to 64 KiB. So a cache hands out blocks of exactly the size that the
 // heap would, nothing is lost to rounding, and statistics are the same with caches and without.
 //
-// Thread safety: a cache is used by its thread, between enter() and leave(), or by whoever holds the device's mutex: its
-// thread; or anyone who has recalled it (ThreadCaches::Recall). Its sums may be read at any time.
+// Thread safety: a cache is used by its thread, between enter() and leave(), or by the holder of the device's mutex: its
+// thread, or any thread that has recalled it (ThreadCaches::Recall). Its sums may be read at any time.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@
 
 CACHALOT_BEGIN
 
-// What a thread allocated and freed through its cache. Bytes are those of blocks.
+// The sums of a thread's allocations and frees through its cache. Bytes are those of blocks.
 class CacheSums {
  public:
   CACHALOT_FAST_PATH void allocated(std::int64_t block_bytes, std::int64_t requested_bytes) {
@@ -46,10 +46,11 @@ class CacheSums {
   }
   // Bytes handed out less those taken back: negative where a thread frees what others allocate.
   std::int64_t bytes() const { return bytes_.current(); }
-  // How far bytes() has moved since the last gather.
+  // Returns the change of bytes() since the last gather.
   std::int64_t ungathered_bytes() const { return bytes_.ungathered(); }
   bool has_news() const { return blocks_.has_news(); }
-  // What is new since the last time, under the device's mutex. While its thread is at work a peak may be missed.
+  // Returns the changes since the last time, under the device's mutex. While its thread is at work a peak may be
+  // missed.
   Counters::Gathered gather() { return {blocks_.gather(), bytes_.gather(), requested_.gather()}; }
 
  private:
@@ -59,7 +60,7 @@ class CacheSums {
 class ThreadCache;
 
 // The part of a thread's cache for one stream, of the default pool's small blocks: a stack for each class, and in front of
-// them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
+// them the block that was freed last. A thread that frees and allocates one size in turn does not need the stacks; and the
 // address that malloc returns need not wait until free has found the block that belongs to it.
 struct alignas(kCacheLine) StreamCache : HostObject {
   StreamCache(StreamKey of, Depot& shared, ThreadCache& thread)
@@ -101,7 +102,7 @@ struct alignas(kCacheLine) StreamCache : HostObject {
 };
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
-// Who is turned away from a recalled cache uses the heap, whose lock waits for its return.
+// A thread that is turned away from a recalled cache uses the heap, whose lock waits for its return.
 class alignas(kCacheLine) ThreadCache : public Recallable, public HostObject {
  public:
   StreamCache* find(StreamKey stream) const;
@@ -111,7 +112,7 @@ class alignas(kCacheLine) ThreadCache : public Recallable, public HostObject {
   // A stream of the cache has ended: its part is of no use.
   void end(StreamCache& cache);
   bool has_ended_streams() const { return has_ended_streams_; }
-  // By the thread itself, which uses none of them any more. Empties what was freed into them since.
+  // Called by the thread itself, which uses none of them any more. Empties them of blocks freed into them since.
   template <typename Visit>
   void forget_ended_streams(Visit&& visit);
 

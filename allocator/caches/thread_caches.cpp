@@ -57,7 +57,7 @@ bool ThreadCaches::deallocate(Block& block, const void* ptr) {
   return HotCache::deallocate(block, ptr);
 }
 
-// --- which cache ------------------------------------------------------------------------------------------------------
+// --- the choice of a cache --------------------------------------------------------------------------------------------
 
 ThreadCache* ThreadCaches::find_registered() const { return Parts::has_ended() ? nullptr : Parts::find(id_); }
 
@@ -147,7 +147,7 @@ void ThreadCaches::change_budget(std::size_t bytes) {
   set_limits();
 }
 
-// A thread by itself has nobody to pass blocks on to through a depot.
+// A lone thread has no other to pass blocks on to through a depot.
 void ThreadCaches::set_limits() {
   const std::int64_t half = as_signed(budget_bytes_ / 2);
   thread_limit_ = half / std::max<std::int64_t>(threads(), 1);
@@ -165,13 +165,13 @@ void ThreadCaches::share_out(const Held& held) {
   }
 }
 
-// --- what a cache does when a stack is empty or full ------------------------------------------------------------------
+// --- a cache with an empty or full stack ------------------------------------------------------------------------------
 
 bool ThreadCaches::must_gather(const ThreadCache& cache) {
   return std::abs(cache.sums.ungathered_bytes()) > kMostUngatheredBytes;
 }
 
-// Within enter and leave. False: the heap must serve.
+// Within enter and leave. Returns false if the heap must serve.
 bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
   if (cache.count(size_class) != 0) return true;
   if (must_gather(cache.owner) || cache.depot == nullptr || !cache.depot->take(size_class, cache.bottom(size_class)))
@@ -181,7 +181,7 @@ bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
   return true;
 }
 
-// Within enter and leave, or with the mutex held. False: the heap must take some, or gather.
+// Within enter and leave, or with the mutex held. Returns false if the heap must take some, or gather.
 bool ThreadCaches::make_room_in_cache(StreamCache& cache, std::int64_t bytes) {
   ThreadCache& mine = cache.owner;
   if (must_gather(mine)) return false;
@@ -258,7 +258,7 @@ bool ThreadCaches::return_own(StreamCache& cache, const Held& held) {
 bool ThreadCaches::drain(const Held& held) {
   bool any = depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
   for (const auto& cache : threads_) any |= cache->cached_bytes() != 0;
-  if (!any) return false;  // what comes just now may be overlooked
+  if (!any) return false;  // a block that comes just now may be overlooked
   const Recall recall(this, Which::of_others_with_blocks);
   const ThreadCache* const mine = of_this_thread();
   for (const auto& cache : threads_) {

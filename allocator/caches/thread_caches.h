@@ -40,7 +40,7 @@ CACHALOT_BEGIN
 class ThreadCaches : public HostObject {
  public:
   enum class Which { all, of_others_with_blocks };
-  // Holds caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
+  // Holds caches, for the holder of the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
   // The holder's own need not be held. Null: there are none.
   class Recall {
    public:
@@ -55,8 +55,8 @@ class ThreadCaches : public HostObject {
 
   static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
   static constexpr std::int64_t kLeastThreadBytes = 2 * SizeClass::kMostBatchBytes;  // or threads could pass on nothing
-  static constexpr std::int64_t kLeastDepotBytes = 16 * SizeClass::kMostBatchBytes;  // what two threads have under way
-  // How far a thread's sums may run ahead of the statistics before they are gathered.
+  static constexpr std::int64_t kLeastDepotBytes = 16 * SizeClass::kMostBatchBytes;  // two threads have them under way
+  // The bytes that a thread's sums may run ahead of the statistics before they are gathered.
   static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
 
   // Threads that pass blocks on to each other need what lies in their caches. Where they have drained these so often,
@@ -65,7 +65,7 @@ class ThreadCaches : public HostObject {
   static constexpr std::uint32_t kMostDrainsInARow = 8;
   static constexpr std::uint64_t kVisitsBetweenDrains = 256;
 
-  // What a cache needs of its device; called with the mutex held.
+  // The functions of the device that a cache needs; called with the mutex held.
   struct Heap {
     std::function<void(Block&, const Held&)> put_back;  // a cached block is free again
     std::function<void(const Held&)> visited;           // a thread has come: to set the budget, and gather the sums
@@ -77,12 +77,12 @@ class ThreadCaches : public HostObject {
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
-  // By which HotCache knows these caches: never another's.
+  // Returns the number by which HotCache knows these caches: never another's.
   std::uint64_t id() const { return id_; }
 
   // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
   void* allocate(std::size_t bytes, StreamKey stream);
-  // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
+  // Returns false if `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
 
   std::int64_t threads() const CACHALOT_HELD { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
@@ -100,11 +100,11 @@ class ThreadCaches : public HostObject {
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
   // nullptr: this thread has none.
   ThreadCache* of_this_thread() const { return HotCache::is_of(id_) ? &HotCache::get().owner : find_registered(); }
-  // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches
-  // again.
+  // Ends the caches of a stream that has ended, or whose memory has gone: none of its blocks stay cached. If it comes
+  // again, it has caches again.
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
   void end_streams_but(const Set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
-  // How many blocks of a class the heap should add() now, beside the one that the caller wants.
+  // Returns the number of blocks of a class that the heap should add() now, beside the one that the caller wants.
   std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
   // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
   void add(StreamCache& cache, Block& block);
@@ -119,12 +119,12 @@ class ThreadCaches : public HostObject {
   bool drain(const Held& held) CACHALOT_HELD;
   // Asked before each drain() for want of a small block.
   bool should_grow_instead() CACHALOT_HELD;
-  // Under a Recall: the first thing that is wrong, or "", if so many blocks are marked as cached.
+  // Returns, under a Recall, the first error, or "", given the number of blocks marked as cached.
   std::string validate(std::size_t cached_blocks) const CACHALOT_HELD;
   std::size_t metadata_bytes() const CACHALOT_HELD;
 
  private:
-  using Parts = ThreadParts<ThreadCaches, ThreadCache>;  // which cache a thread has
+  using Parts = ThreadParts<ThreadCaches, ThreadCache>;  // the cache of a thread
   friend Parts;
 
   bool switch_to(StreamKey stream, bool may_make);
@@ -156,7 +156,7 @@ class ThreadCaches : public HostObject {
   std::uint32_t drains_in_a_row_ CACHALOT_GUARDED_BY(device_lock) = 0;
   HashMap<StreamKey, std::unique_ptr<Depot>> depots_ CACHALOT_GUARDED_BY(device_lock);
   Vector<std::unique_ptr<Depot>> ended_
-      CACHALOT_GUARDED_BY(device_lock);  // of streams that have ended, while blocks have words of theirs
+      CACHALOT_GUARDED_BY(device_lock);  // of streams that have ended, while blocks have their words
   Vector<std::unique_ptr<ThreadCache>> threads_ CACHALOT_GUARDED_BY(device_lock);
   Vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
 };

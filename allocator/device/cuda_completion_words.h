@@ -33,7 +33,7 @@ class CudaCompletionWords {
   std::optional<std::uint64_t> read(Stream stream);
 
   bool has_memory();
-  // Waits for the device and frees the memory. Requires the device's context, and that nobody uses the words.
+  // Waits for the device and frees the memory. Requires the device's context, and that the words are not used.
   void free_memory();
   // Frees the memory after a reset of the device, which has unregistered it.
   void free_memory_after_reset();

@@ -82,8 +82,8 @@ bool has(CUdevice device, CUdevice_attribute attribute) {
   return driver().device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// What the device says that its handles can be. Not every driver refuses a kind of handle that it cannot export, so its
-// attributes are asked. Both kinds may be asked for together: one handle, shared either way.
+// Returns the forms of handles that the device claims. Not every driver refuses a kind of handle that it cannot export,
+// so its attributes are asked. Both kinds may be asked for together: one handle, shared either way.
 HandleForm claimed_form(CUdevice device) {
   HandleForm form;
   if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) form.kinds |= CU_MEM_HANDLE_TYPE_FABRIC;
@@ -158,7 +158,7 @@ CudaDevice::~CudaDevice() {
     words_->free_memory();
   } catch (const DeviceReset&) {
     words_->free_memory_after_reset();
-  } catch (const CudaError&) {  // there is nobody left to tell
+  } catch (const CudaError&) {  // the error cannot be reported
   }
 }
 
@@ -202,8 +202,8 @@ void call_in(CudaContext& context, const char* name, Function function, Argument
   check(name, function(arguments...));
 }
 
-// Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the
-// device.
+// Returns whether a call that allocates found no memory; throws its other errors, among them those of earlier work on
+// the device.
 bool lacks_memory(const char* call, CUresult result) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return true;
   check(call, result);
@@ -352,7 +352,7 @@ MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
   return handle;
 }
 
-// The peer's context stays for good where this has succeeded, as those of devices do.
+// Opens the peer's memory. The peer's context stays permanently if this has succeeded, as those of devices do.
 void CudaDevice::enable_peer_access(int peer) {
   constexpr auto kCall = "cuCtxEnablePeerAccess";
   if (peer == ordinal_) check(kCall, CUDA_ERROR_INVALID_DEVICE);
@@ -442,8 +442,8 @@ bool is_named_by_context(Stream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-// The stream's context where that is not the current one; null for a stream of the current context, and for one that is
-// no more.
+// Returns the stream's context if it is not the current one; null for a stream of the current context, and for one that
+// has ended.
 CUcontext other_context_of(Stream stream) {
   CUcontext current = nullptr;
   CUcontext owner = nullptr;
@@ -464,7 +464,7 @@ void in_context(CUcontext context, Calls&& calls) {
   calls();
 }
 
-// A stream of the current context. What is queued on it is done after it was destroyed, too.
+// A stream of the current context. Work queued on it is done after it was destroyed, too.
 class TemporaryStream {
  public:
   TemporaryStream() { check("cuStreamCreate", driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING)); }
@@ -542,7 +542,7 @@ void CudaDevice::event_record(Event event, Stream stream) {
   constexpr auto kCall = "cuEventRecord";
   const CudaContext::Current current(context_);
   const CUresult result = driver().event_record(event, stream);
-  // The stream is of another context, or is no more.
+  // The stream is of another context, or has ended.
   if (result == CUDA_ERROR_INVALID_HANDLE) {
     if (CUcontext owner = other_context_of(stream)) return record_across_contexts(event, stream, owner);
   }
@@ -556,7 +556,7 @@ void CudaDevice::event_record(Event event, Stream stream) {
 void CudaDevice::record_across_contexts(Event event, Stream stream, CUctx_st* owner) {
   cuuint64_t capture = 0;
   if (is_capturing(stream, capture)) check("cuEventRecord", CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-  if (words_) words_->give_up(stream);  // its word would tell of the stream, before our event is done
+  if (words_) words_->give_up(stream);  // its word would show the stream's work done before our event is done
   const RelaxedCapture relaxed;
   const TemporaryStream bridge;
   const TemporaryEvent theirs(owner);

@@ -32,8 +32,8 @@ CACHALOT_BEGIN
 
 // A device's primary context, which the CUDA runtime uses as well, in one life of it: a reset of the device ends it.
 //
-// It is made when it is first current, so that a program has none on GPUs it does not use, and stays for good, as those
-// of the CUDA runtime do. Thread-safe.
+// It is made when it is first current, so that a program has none on GPUs it does not use, and stays permanently, as
+// those of the CUDA runtime do. Thread-safe.
 class CudaContext {
  public:
   // `ordinal` as in cuDeviceGet.
@@ -85,7 +85,7 @@ class CudaDevice final : public Device {
  public:
   struct Config {
     bool completion_hints = true;
-    // Of an integrated GPU: where the system says how its memory is used (device/unified_memory.h).
+    // The file in which the system reports the memory use of an integrated GPU (device/unified_memory.h).
     std::string host_memory_file = kHostMemoryFile;
   };
   // `ordinal` as in cuDeviceGet. Requires that cuda_devices was called: it initializes the driver.
@@ -139,7 +139,7 @@ class CudaDevice final : public Device {
  private:
   void query_virtual_memory(int device);
   void require_virtual_memory(const char* call) const;
-  // Whether an integrated GPU should not be asked for so much: the machine would swap until it stands still.
+  // Returns whether an integrated GPU should not be asked for `bytes`: the machine would swap until it stands still.
   bool exceeds_host_memory(std::size_t bytes) const;
   void record_across_contexts(Event event, Stream stream, CUctx_st* owner);
 

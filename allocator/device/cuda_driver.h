@@ -1,7 +1,7 @@
-// The CUDA driver's functions that cachalot calls, found in libcuda.so.1 at run time. No library of ours is linked with
-// CUDA: each loads where there is no driver, and works beside whatever CUDA runtime its program has.
+// The CUDA driver's functions that cachalot calls, found in libcuda.so.1 at run time. None of cachalot's libraries is
+// linked with CUDA: each loads where there is no driver, and works beside whatever CUDA runtime its program has.
 //
-// The driver has no "last error", so a call of ours neither sees nor leaves one in the program's CUDA runtime.
+// The driver has no "last error", so a call of cachalot neither sees nor leaves one in the program's CUDA runtime.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +12,7 @@
 CACHALOT_BEGIN
 
 // The functions, each under the symbol of the very form that its type describes, for which the driver keeps that symbol
-// for good: cuda.h may call a newer form by the same name.
+// permanently: cuda.h may call a newer form by the same name.
 class CudaDriver {
   // A symbol of the driver as a function of any type.
   struct Symbol {

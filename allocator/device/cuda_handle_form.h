@@ -1,4 +1,4 @@
-// How a device makes handles of physical memory: by what they can be shared, and whether network cards may use the memory.
+// The form of a device's handles of physical memory: the kinds of sharing, and whether network cards may use the memory.
 //
 // What a device says of itself is more than some drivers do: a fabric may be forbidden to the process (no IMEX channel),
 // under WSL2 memory for GPUDirect RDMA cannot be opened, and sandboxes refuse kinds of handles. So the first need of a form
@@ -21,7 +21,7 @@ struct HandleForm {
 
 class CudaHandleForm {
  public:
-  // Of the device `ordinal`, which claims `claimed`. Asks no driver.
+  // Makes the form of the device `ordinal`, which claims `claimed`. Asks no driver.
   CudaHandleForm(int ordinal, HandleForm claimed) : ordinal_(ordinal), claimed_(claimed) {}
   CudaHandleForm(const CudaHandleForm&) = delete;
   CudaHandleForm& operator=(const CudaHandleForm&) = delete;

@@ -119,7 +119,7 @@ void write_pattern(std::span<std::byte> to, Address address, std::uint64_t seed)
   }
 }
 
-// Calls visit(offset, bytes) for each part of so many bytes, until it returns false.
+// Calls visit(offset, bytes) for each part of `kPartBytes`, until it returns false.
 template <typename Visit>
 void for_each_part(std::size_t bytes, Visit&& visit) {
   for (std::size_t offset = 0; offset < bytes; offset += kPartBytes) {

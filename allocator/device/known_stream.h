@@ -1,5 +1,6 @@
-// Which stream is meant, and work on it before work on another. CUDA gives the handle of a stream that was destroyed to the next
-// one at once, which is not ordered after the old one's work: a handle alone does not say whose memory is whose.
+// The identity of a stream, and the order of work on it before work on another. CUDA gives the handle of a stream that was
+// destroyed to the next one at once, which is not ordered after the old one's work: a handle alone does not identify the stream
+// that memory belongs to.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ void wait_for(Device& device, Stream stream);
 // device, of which the stream's may be a part. Throws other errors again, and DeviceReset where the wait shows a reset.
 void wait_in_place_of_stream(Device& device, const CudaError& error);
 
-// Names a stream for ever. An immortal stream, which lives as long as the process uses it, is named by its handle; any other
-// by the number that no other stream of the process has (Device::stream_id).
+// Names a stream permanently. An immortal stream, which lives as long as the process uses it, is named by its handle; any
+// other by the number that no other stream of the process has (Device::stream_id).
 class StreamKey {
  public:
   constexpr StreamKey() = default;  // the legacy default stream
@@ -38,7 +39,7 @@ class StreamKey {
   // Handles are addresses of aligned objects, or 0, 1 and 2.
   constexpr bool is_immortal() const { return (value_ & kMortal) != kMortal; }
   Stream immortal_handle() const { return reinterpret_cast<Stream>(value_); }
-  // Of a stream that is not immortal.
+  // Returns the number of a stream that is not immortal.
   constexpr std::uint64_t id() const { return value_ >> 2; }
   std::size_t hash() const { return std::hash<std::uint64_t>()(value_); }
 
@@ -70,12 +71,12 @@ inline bool is_per_thread(Stream handle) { return reinterpret_cast<std::uintptr_
 // Throws InvalidArgument where the device knows no such stream.
 KnownStream identify(Device& device, Stream handle, bool immortal);
 
-// Whether the handle is still the stream's; false where the device says that it is none. Not to be asked of a handle that no
-// stream has: what the driver answers is its own to choose. cudaStreamPerThread is another stream in another thread.
+// Returns whether the handle is still the stream's; false if the device says that it is invalid. Must not be called for a
+// handle that no stream has: the driver's answer is undefined. cudaStreamPerThread is another stream in another thread.
 // Throws CudaError.
 bool still_lives(Device& device, const KnownStream& stream);
 
-// Records the event on the stream; where that is no more, or not this thread's, waits for all work on the device: then the
+// Records the event on the stream; if that has ended, or is not this thread's, waits for all work on the device: then the
 // event, as it is, marks nothing, or work that is done. Throws CudaError, and DeviceReset.
 void record_or_wait(Device& device, Event event, const KnownStream& stream);
 
@@ -88,10 +89,10 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  // A stream that is no more does not.
+  // A stream that has ended does not capture.
   bool captures(const KnownStream& stream);
-  // What is queued on `after` from now on waits for what is queued on `before` by now. Neither captures. Where `before` is no
-  // more, or another thread's default stream, waits for all work on the device instead.
+  // Makes work queued on `after` from now on wait for work queued on `before` by now. Neither captures. If `before` has
+  // ended, or is another thread's default stream, waits for all work on the device instead.
   void put_before(const KnownStream& before, Stream after);
 
  private:
@@ -100,7 +101,7 @@ class StreamOrder {
 
   const std::shared_ptr<Device> device_;
   SpinMutex mutex_;
-  std::vector<Event> events_ CACHALOT_GUARDED_BY(mutex_);  // that nobody uses, with room for all
+  std::vector<Event> events_ CACHALOT_GUARDED_BY(mutex_);  // unused ones, with room for all
   std::size_t made_ CACHALOT_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What byte belongs at an address, given a seed. The one definition, for kernels and for the host.
+// The byte that belongs at an address, given a seed. The one definition, for kernels and for the host.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ void BackgroundThread::start() {
     return nullptr;
   };
   pthread_t thread;
-  if (pthread_create(&thread, nullptr, run_it, this) != 0) {  // no room for a thread: nobody depends on it
+  if (pthread_create(&thread, nullptr, run_it, this) != 0) {  // no room for a thread: no work depends on it
     ends_ = true;
     return;
   }

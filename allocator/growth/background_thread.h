@@ -1,5 +1,5 @@
-// A BackgroundThread repeats a step of work that nobody waits for. The thread starts when there is first something to
-// do, sleeps while there is nothing, and ends with its object. It handles no signals.
+// A BackgroundThread repeats a step of work that no thread waits for. The thread starts when there is first something
+// to do, sleeps while there is nothing, and ends with its object. It handles no signals.
 //
 // A forked child does not have the thread, and starts none. When the process exits, the thread makes no further step: the
 // driver may be gone.
@@ -20,8 +20,8 @@ CACHALOT_BEGIN
 
 class BackgroundThread : private ForkAware {
  public:
-  // Returns after which pause the step is to be repeated, or nullopt: only after the next wake(). An exception ends the
-  // thread for good.
+  // Returns the pause after which the step is to be repeated, or nullopt: only after the next wake(). An exception ends
+  // the thread permanently.
   using Step = std::function<std::optional<std::chrono::microseconds>()>;
 
   explicit BackgroundThread(Step step) : step_(std::move(step)) {}

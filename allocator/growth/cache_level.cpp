@@ -44,7 +44,7 @@ void CacheLevel::reserve(std::size_t bytes) {
     CACHALOT_REQUIRE(!state_.capturing(growing), "reserve: a stream of GPU {} captures a graph; reserve before it",
                      state_.index);
     if (!add_unused(bytes, growing)) {
-      recovery_.recover(growing);  // what is cached for one stream gives way to what is for all
+      recovery_.recover(growing);  // memory cached for one stream gives way to memory for all
       if (!add_unused(bytes, growing)) throw_out_of_memory(bytes, growing);
     }
     state_.ledger.keep(state_.ledger.held_bytes(growing), growing);

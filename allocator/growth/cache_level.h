@@ -22,7 +22,7 @@ class CacheLevel {
 
   // These lock by themselves. Contracts of the first and the last are those of CachingAllocator's methods.
   std::size_t trim(std::size_t keep_bytes);
-  // Gives back what is cached beyond the limit, as far as trim can.
+  // Gives back cached memory beyond the limit, as far as trim can.
   void come_under_limit();
   void reserve(std::size_t bytes);
   // Returns the bytes of the reservation that no stream has taken yet.

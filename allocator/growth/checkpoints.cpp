@@ -90,7 +90,8 @@ void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoi
   }
 }
 
-// As PyTorch: free all that is live in the pool, take every block of the checkpoint, free those it shows as free.
+// Restores a checkpoint as PyTorch does: frees all live blocks of the pool, takes every block of the checkpoint, frees
+// those it shows as free.
 RestoreResult Checkpoints::restore_pool(const PoolCheckpoint& checkpoint) {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);  // the growth strategy's tables change

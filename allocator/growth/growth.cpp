@@ -24,7 +24,7 @@ std::vector<std::size_t> TrimGoal::choose_of(const std::vector<std::size_t>& siz
   return chosen;
 }
 
-// What holds for memory of the device's malloc.
+// The functions for memory of the device's malloc.
 Block* Growth::find_beside(Request /*request*/, const Held& /*held*/) { return nullptr; }
 Block& Growth::cut_contiguous(Block& block, Request /*request*/, const Held& /*held*/) { return block; }
 bool Growth::has_leftovers(const PrivatePool& /*pool*/, const Held& /*held*/) const { return false; }

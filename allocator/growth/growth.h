@@ -16,7 +16,7 @@
 
 CACHALOT_BEGIN
 
-// What goes back, and how much that is.
+// The units that go back, and their bytes.
 template <typename Unit>
 struct ChosenUnits {
   Vector<Unit> units;
@@ -27,7 +27,7 @@ struct ChosenUnits {
 // handles) differ in size.
 struct TrimGoal {
   std::size_t bytes = 0;
-  bool may_exceed = false;  // true: at least `bytes`, by as little as possible; false: at most
+  bool may_exceed = false;  // if true, at least `bytes`, by as little as possible; otherwise at most
 
   // Returns those of `units` to give back, of which `size_of` tells the bytes: the largest first, since these take the
   // fewest calls.
@@ -98,11 +98,11 @@ class Growth {
   // heap.
   virtual void give_back_everything() noexcept = 0;
 
-  // Gets memory from the device that no stream has used: it is free, in the default pools, in arenas of StreamKey::nobody().
-  // Returns false, and may have got a part, if neither the device nor the limit has room.
+  // Gets memory from the device that no stream has used: it is free, in the default pools, in arenas of
+  // `StreamKey::nobody()`. Returns false, and may have got a part, if neither the device nor the limit has room.
   virtual bool add_unused(std::size_t bytes, Growing& growing) CACHALOT_GROWING = 0;
 
-  // --- what others ask of a block's memory ---
+  // --- queries about a block's memory ---
 
   virtual bool is_expandable() const { return false; }  // in the sense of PyTorch's snapshots
   // Returns the kind whose statistics count the memory of a run of blocks as reserved.

@@ -6,7 +6,7 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Without a driver call for so long, a program repeats what it did: then no handle is exchanged.
+// A program without a driver call for this time repeats its work: then no handle is exchanged.
 constexpr std::int64_t kSteadyAfterUs = 1'000'000;
 
 }  // namespace

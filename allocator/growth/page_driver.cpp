@@ -10,12 +10,12 @@
 
 CACHALOT_BEGIN
 
-// Nobody else uses it any more.
+// No other thread uses it any more.
 SavedMemory::~SavedMemory() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   for (void* memory : spare_) {
     try {
       state_.device->host_free(memory);
-    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
     }
   }
 }
@@ -439,7 +439,7 @@ void PageDriver::give_back_everything() noexcept CACHALOT_NO_THREAD_SAFETY_ANALY
   const auto quietly = [](const auto& call) {
     try {
       call();
-    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
     }
   };
   if (!pages_.ranges().empty())

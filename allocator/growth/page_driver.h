@@ -29,7 +29,7 @@ class SavedMemory {
   // Marks the saved content of a handle, if there is any, as no longer needed.
   void forget(PrivatePool& pool, HandleId id, const Held& held) CACHALOT_HELD;
   void forget_all(PrivatePool& pool, const Held& held) CACHALOT_HELD;
-  // Frees what is no longer needed. What the device refuses is tried again at the next call.
+  // Frees what is no longer needed. Memory that the device refuses is tried again at the next call.
   void free(Held& held) CACHALOT_HELD;
 
  private:

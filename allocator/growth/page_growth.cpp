@@ -1,4 +1,4 @@
-// What happens when no free block serves a request of the page heap, and how pages come and go.
+// The page heap's slow path, for requests that no free block serves, and the coming and going of pages.
 //
 // The order, each step only if those before it failed:
 //   what is reserved for all streams;
@@ -37,7 +37,7 @@ Block* SparePages::take_page(Request request, const Held& held) {
   return take_page_of(large_arena_beside(request, held), request, held);
 }
 
-// Of the smallest free block that holds one, a page for small blocks (or what pages it takes).
+// Takes a page for small blocks (or the pages that the request takes) from the smallest free block that holds one.
 Block* SparePages::take_page_of(const Arena& arena, Request request, const Held& /*held*/) {
   const std::size_t page = pages_.page_bytes();
   const std::size_t bytes = round_up(request.rounded, page);
@@ -175,7 +175,7 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
   StreamClock& clock = clocks_.of(request.stream(), growing);
   refresh_before_planning(request, growing);
 
-  Block* block = state_.find_free(request, growing);  // freed while the lock was let go
+  Block* block = state_.find_free(request, growing);  // freed while the lock was released
   if (block != nullptr) return block;
   if (must_grow || may_grow_first(request, growing)) {
     Request wanted = request;  // in a step that ends the need: not a block, but the page about it
@@ -200,12 +200,12 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
   if ((block = state_.find_free(request, growing)) != nullptr) return block;
   if ((block = take_from_other_streams(request, growing)) != nullptr) return block;
   if ((block = remap_or_create(request, clock, context, growing)) != nullptr) return block;
-  recovery_.release_default_pools(growing);  // what is idle there cannot come to this request
+  recovery_.release_default_pools(growing);  // idle memory there cannot come to this request
   if ((block = state_.find_free(request, growing)) != nullptr) return block;
   return remap_or_create(request, clock, context, growing);
 }
 
-// What is to be known and done before anything is planned. Lets the lock go.
+// Collects the knowledge that planning needs, and does the work that comes before it. Releases the lock.
 void PageGrowth::refresh_before_planning(Request request, Growing& growing) {
   request.arena->epoch =
       clocks_.of(request.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
@@ -225,7 +225,7 @@ void PageGrowth::wait_and_release_unused(Request request, Growing& growing) {
   state_.ledger.retried(request.pool().kind(), growing);
 }
 
-// What is left of a page beside large blocks may cross a border of handles.
+// Finds a free block beside large ones. The rest of a page beside large blocks may cross a border of handles.
 Block* PageGrowth::find_beside(Request request, const Held& held) {
   Block* block = spare_.find_beside(request, held);
   const bool serves = block == nullptr || !request.contiguous || pages_.room_in_one_handle(*block, request.rounded);
@@ -262,7 +262,7 @@ std::size_t PageGrowth::usual_handle_bytes(const Held& held) const {
 std::optional<BackingPlan> PageGrowth::best_plan(Request request, Ordering ordering, PlacementRules rules,
                                                  const Held& held) {
   const bool is_private = request.pool().owner() != nullptr;
-  rules.may_move = rules.may_move && !is_private;  // what a graph uses stays where the graph knows it
+  rules.may_move = rules.may_move && !is_private;  // memory of a graph stays where the graph knows it
   rules.may_drop = !is_private && !state_.capturing(held);
   rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : usual_handle_bytes(held);
   const PoolPair pools = state_.pools_of(request.pool().owner(), held);
@@ -273,8 +273,8 @@ std::optional<BackingPlan> PageGrowth::best_plan(Request request, Ordering order
   return placement_.best(*request.arena, pools, request.rounded, rules);
 }
 
-// By what is best. With cross_stream:wait the stream rather waits for others than asks the driver for anything, if that saves
-// more than it costs. Should the device or the limit refuse new memory, what can be had without.
+// Serves the request by the best plan. With cross_stream:wait the stream rather waits for others than asks the driver for
+// anything, if that saves more than it costs. If the device or the limit refuses new memory, serves it by a plan without any.
 Block* PageGrowth::remap_or_create(Request request, StreamClock& clock, const Context& context, Growing& growing) {
   if (request.rounded > state_.device->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = best_plan(request, Ordering::now, {}, growing);
@@ -293,7 +293,7 @@ Block* PageGrowth::remap_or_create(Request request, StreamClock& clock, const Co
   return remap(request, clock, context, growing);
 }
 
-// Without new memory, of which there is none.
+// Serves the request without new memory, which is not available.
 Block* PageGrowth::remap(Request request, StreamClock& clock, const Context& context, Growing& growing) {
   constexpr PlacementRules kNoGrowth{.may_grow = false};
   if (Block* block =
@@ -310,8 +310,8 @@ bool PageGrowth::may_wait_for_others(Request request, const Held& held) const {
   return waits && request.pool().owner() == nullptr && clocks_.count(held) > 1 && !state_.capturing(held);
 }
 
-// Waits for the streams whose memory would serve better than the plan, within the rules; false: none would, or may be waited
-// for. rules.goes_on: the lock was not let go since the plan was made.
+// Waits for the streams whose memory would serve better than the plan, within the rules; returns false if no such stream
+// exists, or it must not be waited for. rules.goes_on: the lock was not released since the plan was made.
 bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
                                         PlacementRules rules, Growing& growing) {
   if (!may_wait_for_others(request, growing)) return false;
@@ -329,7 +329,7 @@ bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, con
   };
   if (const Block* block = find_in_other_streams(request, Ordering::after_wait, growing)) {
     if (clocks_.may_take(*block, clock.stream(), Ordering::now, growing))
-      return true;  // it has become so while the lock was let go
+      return true;  // it has become so while the lock was released
     want(*block);
   } else {
     if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
@@ -344,7 +344,7 @@ bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, con
   return !others.empty();
 }
 
-// Whether new memory comes before idle pages are brought together: remap_slack.
+// Returns whether new memory comes before idle pages are brought together: remap_slack.
 bool PageGrowth::may_grow_first(Request request, const Held& held) {
   if (state_.options.remap_slack == 0) return false;
   caches_.gather(held);
@@ -376,7 +376,7 @@ void PageGrowth::reserve_range(Request request, Growing& growing) {
   }
 }
 
-// Of a pool that is going; all its memory is gone.
+// Releases the addresses of a pool that is going; all its memory is gone.
 void PageGrowth::release_addresses(const PrivatePool& pool, Growing& growing) {
   pages_.remove_ranges(&pool, [&](const PageRange& range) {
     holds(growing);
@@ -408,7 +408,7 @@ void PageGrowth::give_back_everything() noexcept {
   driver_.give_back_everything();
 }
 
-// --- what others ask ----------------------------------------------------------------------------------------------------
+// --- queries ------------------------------------------------------------------------------------------------------------
 
 // A page of large blocks that serves small ones counts as large.
 PoolKind PageGrowth::reserved_in(const Block& head, const Held& /*held*/) const {
@@ -476,7 +476,8 @@ Block* PageGrowth::find_contiguous(Request request, const Arena& arena, Ordering
   return found;
 }
 
-// What a request takes of a block that was found or made for it; all of it in a pool that does not split.
+// Returns the part that a request takes of a block that was found or made for it; the whole block in a pool that does
+// not split.
 PageHeap::Stretch PageGrowth::contiguous_part(const Block& block, Request request, const Held& /*held*/) const {
   const bool whole = !may_split(block.arena->pool);
   if (whole && pages_.room_in_one_handle(block, block.size())) return {block.address, block.size()};
@@ -491,7 +492,8 @@ Block* PageGrowth::find_contiguous_anywhere(Request request, Ordering ordering, 
   return found;
 }
 
-// Of another stream, if it must be: after a wait for it, which costs less than new memory.
+// Searches memory in one piece. If necessary, takes that of another stream after a wait for it, which costs less than
+// new memory.
 Block* PageGrowth::search_contiguous(Request request, Growing& growing) {
   Block* block = find_contiguous_anywhere(request, Ordering::now, growing);
   if (block == nullptr && state_.options.cross_stream == CrossStream::wait && may_wait_for_others(request, growing)) {
@@ -519,7 +521,7 @@ Block* PageGrowth::search_or_create_contiguous(Request request, const Context& c
   return driver_.execute_plan(plan, request, context, growing);
 }
 
-// As obtain_anywhere, but for what gives a block.
+// Obtains a block by the steps of obtain_anywhere, with the search for memory in one piece.
 Block* PageGrowth::obtain_contiguous(Request request, const Context& context, Growing& growing) {
   state_.drain_caches(growing);
   spare_.return_whole_pages(*this, growing);
@@ -540,7 +542,7 @@ Block& PageGrowth::cut_contiguous(Block& block, Request request, const Held& hel
   return pages_.set_apart(block, wanted.begin, wanted.begin + wanted.bytes);
 }
 
-// What the page heap gives back and takes beside requests: trim, and memory that no stream has used.
+// The memory that the page heap gives back and takes beside requests: trim, and memory that no stream has used.
 
 // --- trim -----------------------------------------------------------------------------------------------------------------
 

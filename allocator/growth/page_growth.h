@@ -23,7 +23,7 @@
 CACHALOT_BEGIN
 
 // SparePages serve requests of the page heap from free memory of other arenas, without a call of the driver: small requests
-// from what is free beside large blocks, and requests of every stream from memory that no stream has used.
+// from free memory beside large blocks, and requests of every stream from memory that no stream has used.
 class SparePages {
  public:
   SparePages(HeapState& state, PageHeap& pages, PrivatePools& pools, StreamRegistry& streams)
@@ -31,9 +31,9 @@ class SparePages {
   SparePages(const SparePages&) = delete;
   SparePages& operator=(const SparePages&) = delete;
 
-  // Returns what is left of a page beside large blocks, for a small request; or null.
+  // Returns the rest of a page beside large blocks, for a small request; or null.
   Block* find_beside(Request request, const Held& held) CACHALOT_HELD;
-  // Returns a page of what is free beside large blocks, for a small request; or null.
+  // Returns a page of free memory beside large blocks, for a small request; or null.
   Block* take_page(Request request, const Held& held) CACHALOT_HELD;
   // Returns a part of the memory that no stream has used, which is the request's stream's own from then on; or null. Of a
   // small request it is a page.

@@ -15,11 +15,11 @@ CACHALOT_BEGIN
 
 Block* SegmentGrowth::find(Request request, const Held& held) { return state_.find_free_and_age(request, held); }
 
-// PyTorch's order, but for two things. While a graph is captured nothing is given back: cudaFree would spoil the capture.
-// And one step is ours: what the wait for other streams' work has freed is searched before the cache is
-// given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
+// Obtains memory in PyTorch's order, with two exceptions. While a graph is captured nothing is given back: cudaFree would
+// spoil the capture. And one step is cachalot's: memory freed by the wait for other streams' work is searched before the
+// cache is given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
 Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& growing) {
-  // What caches hold serves small blocks first.
+  // Blocks in caches serve small requests first.
   if (request.pool().kind() == PoolKind::small) caches_.drain_or_grow(growing);
   if (Block* block = state_.find_free(request, growing)) return block;  // that helped, or another thread grew meanwhile
   if (Block* block = take_from_ended(request, growing)) return block;
@@ -135,8 +135,8 @@ Block* SegmentGrowth::take_from_ended(Request request, Growing& growing) {
 
 // --- giving memory back -------------------------------------------------------------------------------------------------
 
-// Gives back cached large segments, oldest first, until enough is freed: each pass takes those of at least the mean
-// age of what was left before it, and is never cut short.
+// Gives back cached large segments, oldest first, until enough is freed: each pass takes those of at least the mean age
+// of the segments left before it, and is never cut short.
 void SegmentGrowth::collect_garbage(Growing& growing) {
   const std::size_t target = garbage_bytes(state_, growing);
   if (target == 0) return;
@@ -166,7 +166,7 @@ void SegmentGrowth::collect_garbage(Growing& growing) {
   release(released, growing);
 }
 
-// Leaves out what is held for a reservation, if there is one.
+// Leaves out memory held for a reservation, if there is one.
 void SegmentGrowth::keep_reservation(Vector<Block*>& released, const Held& held) const {
   const std::size_t kept = state_.ledger.kept_bytes(held);
   if (kept == 0) return;
@@ -179,7 +179,7 @@ void SegmentGrowth::keep_reservation(Vector<Block*>& released, const Held& held)
 }
 
 // With max_split_size, large blocks are kept whole and may be given back one by one: the one that fits best, else the
-// largest ones until they add up. What was released stays released even if it was not enough.
+// largest ones until they add up. Released blocks stay released even if they were not enough.
 bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
   if (state_.options.max_split_size == Options::kUnlimited) return false;
   const std::size_t wanted = std::max(request.rounded, state_.options.max_split_size);
@@ -237,8 +237,8 @@ void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& 
   }
 }
 
-// All leave the heap before the lock is let go for the first of them, so that no other thread takes one up meanwhile.
-// Should the device refuse one, it and those after it return to the heap.
+// Releases segments. All leave the heap before the lock is released for the first of them, so that no other thread
+// takes one up meanwhile. If the device refuses one, it and those after it return to the heap.
 void SegmentGrowth::release(const Vector<Block*>& blocks, Growing& growing) {
   Vector<Departing> departing;
   departing.reserve(blocks.size());
@@ -283,7 +283,7 @@ void SegmentGrowth::give_back_everything() noexcept CACHALOT_NO_THREAD_SAFETY_AN
     for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
     try {
       give_back({address, bytes, head->arena, nullptr});
-    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
     }
   }
 }
@@ -317,7 +317,7 @@ std::optional<Address> AsyncGrowth::malloc(std::size_t bytes, const KnownStream&
   return address;
 }
 
-// A stream that is no more orders nothing: then the device is waited for.
+// Frees a segment in the order of its stream. A stream that has ended orders nothing: then the device is waited for.
 void AsyncGrowth::free(const Departing& segment) {
   const KnownStream& stream = segment.arena->stream;
   if (plain_.contains(segment.address) || !still_lives(*state().device, stream) || captures(stream.handle)) {

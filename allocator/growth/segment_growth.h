@@ -32,7 +32,7 @@ class SegmentGrowth : public Growth {
   SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
 
  protected:
-  // The driver's part, with the device's mutex let go. nullopt: no memory. Throw CudaError.
+  // The driver's part, with the device's mutex released. nullopt: no memory. Throw CudaError.
   virtual std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream) CACHALOT_REQUIRES(growth_lock);
   virtual void free(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   HeapState& state() { return state_; }

@@ -54,7 +54,7 @@ ImportedMemory::~ImportedMemory() {
   try {
     device_.synchronize();
     close_unused();
-  } catch (const CudaError&) {  // there is nobody left to tell
+  } catch (const CudaError&) {  // the error cannot be reported
   }
 }
 
@@ -107,7 +107,8 @@ void ImportedMemory::map(Address base, Import& import, const SharedMemory& memor
   device_.set_access(base, import.bytes, peers);
 }
 
-// One that could not be opened. What the device does not take back now is closed later, as unused.
+// Abandons an import that could not be opened. Memory that the device does not take back now is closed later, as
+// unused.
 void ImportedMemory::abandon(Imports::iterator import) {
   try {
     close(import->first, import->second);
@@ -140,7 +141,7 @@ void ImportedMemory::close_unused() {
   if (error) std::rethrow_exception(error);
 }
 
-// Each step that is done is not done again, should a later one fail.
+// Closes an import. Steps already done are not repeated after a later one fails.
 void ImportedMemory::close(Address base, Import& import) {
   if (import.bytes == 0) return device_.ipc_close(base);
   Address end = base;
@@ -190,7 +191,8 @@ Address Sharing::open_shared(const SharedMemory& memory) {
   return base;
 }
 
-// Calls the driver, which may need memory for its tables: should it have none, once more after what can be given back was.
+// Calls the driver, which may need memory for its tables: if it has none, calls it once more after the cache was given
+// back.
 void Sharing::call_or_recover(FunctionRef<void()> call, const char* purpose, std::size_t bytes, Growing& growing) {
   const auto try_once = [&] {
     holds(growing);
@@ -206,7 +208,7 @@ void Sharing::call_or_recover(FunctionRef<void()> call, const char* purpose, std
                     state_.index, bytes);
 }
 
-// During a capture nothing may be waited for nor unmapped: what was closed then goes with the next that is closed.
+// During a capture nothing may be waited for nor unmapped: memory closed then goes with the next that is closed.
 bool Sharing::close_shared(Address base) {
   const DeviceLock lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);

@@ -21,7 +21,7 @@
 
 CACHALOT_BEGIN
 
-// ---- Device memory that processes share: what was exported to others, and what was opened of others -------------------
+// ---- Device memory that processes share: exported to others, and opened of others -------------------------------------
 // Not thread-safe: the device's growth mutex guards both classes. Their calls go to the driver.
 
 // The handles that were exported: each once, however often it is shared.
@@ -52,20 +52,21 @@ class ExportedHandles {
 class ImportedMemory {
  public:
   explicit ImportedMemory(Device& device) : device_(device) {}
-  // Waits for the device's work and closes what is open; the device may be gone.
+  // Waits for the device's work and closes open memory; the device may be gone.
   ~ImportedMemory();
   ImportedMemory(const ImportedMemory&) = delete;
   ImportedMemory& operator=(const ImportedMemory&) = delete;
 
-  // Where the segment, or the first handle, begins here. Accessible to the device and to `peers`.
+  // Returns the address at which the segment, or the first handle, begins in this process. It is accessible to the
+  // device and to `peers`.
   // Throws InvalidArgument for handles that are not made of pages, and for an allocation that does not lie in them;
   // OutOfMemory when there are no addresses; CudaError.
   Address open(const SharedMemory& memory, const std::vector<int>& peers);
-  // Work that uses it must be done before the next close_unused. False: it is not open.
+  // Work that uses it must be done before the next close_unused. Returns false if it is not open.
   bool mark_unused(Address base);
   // Throws the first CudaError, after it has tried all.
   void close_unused();
-  // What is open is accessible to `peers`, too. Throws CudaError.
+  // Makes open memory accessible to `peers`, too. Throws CudaError.
   void open_to(const std::vector<int>& peers);
 
  private:
@@ -113,7 +114,7 @@ class Sharing {
   std::optional<SharedMemory> share(const Block& block, const void* ptr);
   // Returns where the segment or the first handle begins.
   Address open_shared(const SharedMemory& memory);
-  bool close_shared(Address base);  // false: it is not open
+  bool close_shared(Address base);  // returns false if it is not open
   // enable_access_to lets work of this device use the malloc memory of `peer`; open_to lets work of `peer` use this device's
   // page heap.
   void enable_access_to(int peer);

@@ -52,7 +52,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
   caches_.gather(growing);
   driver().free_orphans(growing);
   if (pool->is_asleep && handles_of(*pool, /*asleep=*/false, growing).empty()) return true;
-  const bool was_asleep = std::exchange(pool->is_asleep, true);  // nobody else takes memory from it from here on
+  const bool was_asleep = std::exchange(pool->is_asleep, true);  // no other thread takes memory from it from here on
   Vector<HandleId> unsaved;
   try {
     frees_.synchronize(pool, growing);
@@ -63,7 +63,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
     const Vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !pool->saved.contains(handle); });
-    if (was_asleep) set_access(handles, growing);  // what an attempt to wake it mapped may lack it
+    if (was_asleep) set_access(handles, growing);  // mappings of a failed attempt to wake it may lack it
     if (save) save_bytes(*pool, unsaved, growing);
     put_to_sleep(handles, growing);
   } catch (...) {
@@ -74,7 +74,8 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
   return true;
 }
 
-// What did not fall asleep holds what it held, and needs no copy; `saved` is what was just to be saved.
+// Cancels a sleep. Handles that did not fall asleep keep their content, and need no copy; `saved` are those that were
+// just to be saved.
 void SleepingPools::cancel_sleep(PrivatePool& pool, const Vector<HandleId>& saved, Growing& growing) {
   for (const HandleId id : saved) {
     if (!pages().pages().handle(id).is_asleep()) saved_.forget(pool, id, growing);
@@ -161,7 +162,7 @@ bool SleepingPools::restore_physical(PoolId id) {
   supply_.throw_out_of_memory({bytes, bytes, pages().first_block(first).arena}, nullptr, lock);
 }
 
-// False: there is not enough memory.
+// Returns false if there is not enough memory.
 bool SleepingPools::try_to_wake(PrivatePool& pool, Growing& growing) {
   if (!pool.is_asleep) return true;
   require_may_sleep(pool.id, "restore_physical", growing);  // a capture may have begun
@@ -177,7 +178,7 @@ bool SleepingPools::try_to_wake(PrivatePool& pool, Growing& growing) {
   return true;
 }
 
-// False: no memory, for the handles or for their mappings.
+// Returns false without memory for the handles or for their mappings.
 bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
   const Vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true, growing);
   const std::size_t bytes = bytes_of(sleepers, growing);
@@ -190,7 +191,7 @@ bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
          });
 }
 
-// What was freed meanwhile need not come back, unless a graph may know its addresses.
+// Forgets sleeping memory that was freed meanwhile: it need not come back, unless a graph may know its addresses.
 void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
   if (pools_.in_use(pool, growing)) return;
   const Vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
@@ -229,7 +230,7 @@ bool SleepingPools::create_again(const Vector<HandleId>& handles, Vector<MemoryH
   return false;
 }
 
-// Takes create_again back, but for the first handles, which are mapped by now.
+// Takes create_again back, except for the first handles, which are mapped by now.
 void SleepingPools::undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory,
                                   std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
   for (std::size_t i = mapped; i < handles.size(); ++i) {
@@ -240,7 +241,8 @@ void SleepingPools::undo_creation(const Vector<HandleId>& handles, const Vector<
   driver().free_orphans(growing);
 }
 
-// All are awake and hold what was saved, or the driver's error is thrown and they are asleep again, as far as it allows.
+// Wakes handles: all are awake with their saved content, or the driver's error is thrown and they are asleep again, as
+// far as it allows.
 void SleepingPools::wake(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
                          std::optional<Ledger::Ask>& ask, Growing& growing) {
   std::size_t mapped = 0;
@@ -295,7 +297,7 @@ void SleepingPools::restore_saved_bytes(const PrivatePool& pool, Growing& growin
 
 // --- soundness ----------------------------------------------------------------------------------------------------------
 
-// Memory is away only in pools that are asleep, and only of theirs is anything saved.
+// Checks that memory is away only in pools that are asleep, and that only their memory is saved.
 std::string SleepingPools::validate(const Held& held) const {
   if (growth_ == nullptr) return "";
   for (const auto& entry : pools_.all(held)) {

@@ -99,7 +99,7 @@ std::string explain_held(const HeapState& state, const Held& held) {
                    reserved != 0 ? format_bytes(reserved) : "nothing");
 }
 
-// What sleeps is allocated, but neither reserved nor free.
+// Explains sleeping memory, which is allocated, but neither reserved nor free.
 std::string explain_sleep(const HeapState& state, const PrivatePools& pools, const Held& held) {
   holds(held);
   Map<const PrivatePool*, std::size_t> asleep;
@@ -148,7 +148,7 @@ std::string explain_free(const HeapState& state, const PrivatePools& pools, Requ
   return text + ".";
 }
 
-// Where the memory is, and why none of what is cached could serve. Amounts of 0 are left out.
+// Explains the uses of memory, and why no cached memory could serve. Amounts of 0 are left out.
 std::string explain_use(const HeapState& state, const PrivatePools& pools, Request request, const Held& held) {
   holds(held);
   std::string text =

@@ -10,16 +10,16 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Of what is held from the device, what all caches and depots may hold: too little to be noticed. (With a 1024th frag_toy
-// needed 0.47 % more, over 16 sizes of its blocks; 0.22 % with this: bench/page_heap.py --caches.)
+// The part of the device's held memory that all caches and depots may hold: too little to be noticed. (With a 1024th
+// frag_toy needed 0.47 % more, over 16 sizes of its blocks; 0.22 % with this: bench/page_heap.py --caches.)
 constexpr std::size_t kPartCached = 4096;
-// Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best. Nor while
-// a thread's small blocks of the page heap are to lie between large ones, since their own pages are used up.
+// Nothing is cached if less than this part of the memory is left: each block should lie where it fits best. Nor while a
+// thread's small blocks of the page heap are to lie between large ones, since their own pages are used up.
 constexpr std::size_t kPartLeft = 32;
 
 }  // namespace
 
-// --- whether there are caches ---------------------------------------------------------------------------------------------
+// --- the existence of caches ----------------------------------------------------------------------------------------------
 
 void CacheBridge::want_caches(bool wanted, const Held& held) {
   state_.wants_caches = wanted && has_asymmetric_fences();
@@ -113,7 +113,7 @@ void CacheBridge::end_streams_but(const Set<StreamKey>& kept, const Held& held) 
 
 // --- sums -----------------------------------------------------------------------------------------------------------------
 
-// Of threads that run right now some of what they do is in, and some is not.
+// Updates the budget and the sums. Threads that run meanwhile are counted in part.
 void CacheBridge::update_sums(const Held& held) {
   const std::size_t held_bytes = state_.ledger.held_bytes(held);
   const std::size_t most = std::min(state_.ledger.limit(held), device_bytes_);

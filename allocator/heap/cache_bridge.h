@@ -45,8 +45,8 @@ class CacheBridge {
   void end_streams_but(const Set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
 
   // Sets how much caches may hold, and gathers the sums of all threads; called when a thread comes to the heap, before
-  // the statistics change. So peaks are exact where one thread alone used its cache since the last time. Requires that
-  // there are caches.
+  // the statistics change. So peaks are exact where one thread alone used its cache since the last time. Requires
+  // caches.
   void update_sums(const Held& held) CACHALOT_HELD;
   // Gathers all sums while no thread is in its cache. Does nothing without caches.
   void gather(const Held& held) CACHALOT_HELD;

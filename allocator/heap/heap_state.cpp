@@ -51,7 +51,7 @@ PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) con
 // --- blocks that someone observes ---------------------------------------------------------------------------------------
 
 // The smallest blocks may be many, and none aligned: then a block with room wherever the bytes begin is found faster. All are
-// looked at before memory is asked for, so that what was freed always serves again.
+// looked at before memory is asked for, so that freed blocks always serve again.
 Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment, const Held& held) {
   constexpr int kLookedAtFirst = 64;
   if (is(kAging, held)) ++request.pool().clock;
@@ -68,8 +68,9 @@ Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Ali
   return block != nullptr ? block : bins.first_of_at_least(rounded, has_room);
 }
 
-// What is free before the part stays so. What is free behind does, too, down to the smallest block: it is as likely to be
-// merged with the part as with what lies before. Only memory that must not be split is handed out up to its end.
+// Hands out an aligned part of a free block. Memory before the part stays free. So does memory behind it, down to the
+// smallest block: it is as likely to be merged with the part as with the memory before. Only memory that must not be
+// split is handed out up to its end.
 Block& HeapState::hand_out_aligned(Block& block, std::size_t rounded, std::size_t bytes, Alignment alignment,
                                    const Context& context, const Held& held) {
   const BlockPool& pool = block.arena->pool;

@@ -142,8 +142,8 @@ struct HeapState {
     kAging = 4,         // garbage collection is on
     kObserved = 8,      // someone looks at changes
     kBypassed = 16,     // caching is off
-    kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
-    kCaching = 64,      // there are thread caches, from then on for good
+    kContexts = 32,     // blocks may hold the context of their allocation, from then on permanently
+    kCaching = 64,      // there are thread caches, from then on permanently
   };
   // In these modes every malloc and free must come to the heap.
   static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kWaitingFrees | kObserved | kBypassed;

@@ -19,7 +19,8 @@ std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& held) {
   return Ask(*this, bytes);
 }
 
-// Where more is held than a limit allows, since it was set later, what needs no new memory goes on.
+// Returns whether new bytes would exceed the limit. If more is held than a limit allows, since it was set later,
+// requests that need no new memory go on.
 bool Ledger::is_beyond_limit(std::size_t bytes, const Held& held) const {
   const std::size_t most = limit(held);
   return bytes != 0 && most != kNoLimit && (held_ > most || bytes > most - held_);

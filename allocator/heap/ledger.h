@@ -119,13 +119,13 @@ class Ledger {
   // Returns true if that is the fraction's.
   bool is_limited_by_fraction(const Held& held) const CACHALOT_HELD;
 
-  // Sets the bytes above which held memory, without what is only asked for, is told of; kNoLimit: never.
+  // Sets the bytes of held memory, without memory that is only requested, above which it is reported; kNoLimit: never.
   void set_soft_limit(std::size_t bytes, const Held& held) CACHALOT_HELD;
   std::size_t soft_limit(const Held& held) const CACHALOT_HELD;
   // Returns true, once, if the calling thread has taken held memory above the soft limit.
   bool take_crossing(const Held& held) CACHALOT_HELD;
 
-  // Garbage collection keeps so many held bytes, until less is held for another reason.
+  // Makes garbage collection keep `bytes` held bytes, until less is held for another reason.
   void keep(std::size_t bytes, const Held& held) CACHALOT_HELD;
   std::size_t kept_bytes(const Held& held) const CACHALOT_HELD;
 
@@ -144,7 +144,7 @@ class Ledger {
   std::size_t byte_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
   std::size_t soft_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
   bool is_below_soft_ CACHALOT_GUARDED_BY(device_lock) = true;
-  std::thread::id crossed_by_ CACHALOT_GUARDED_BY(device_lock);  // of no thread: nobody has, or it was told
+  std::thread::id crossed_by_ CACHALOT_GUARDED_BY(device_lock);  // of no thread: not crossed, or already reported
   std::size_t kept_ CACHALOT_GUARDED_BY(device_lock) = 0;
   std::size_t held_ CACHALOT_GUARDED_BY(device_lock) = 0;
   std::size_t asked_ CACHALOT_GUARDED_BY(device_lock) = 0;

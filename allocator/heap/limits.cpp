@@ -49,7 +49,7 @@ void Limits::measure(Held& held) {
   if (!is_pending_) return;
   const MemoryLimit limit = limit_;
   const std::size_t bytes = measured(limit, held);
-  if (is_pending_ && limit_ == limit) set_measured(limit, bytes, limit_setter_, held);  // nobody has set another since
+  if (is_pending_ && limit_ == limit) set_measured(limit, bytes, limit_setter_, held);  // no other one was set since
 }
 
 void Limits::set_soft(const MemoryLimit& limit, SoftLimitCallback callback) {

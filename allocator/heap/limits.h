@@ -1,5 +1,5 @@
-// The Limits of one device's held memory: who set the limit of bytes and as what, and whom to tell when the soft limit is
-// crossed. The Ledger keeps them.
+// The Limits of one device's held memory: the setter of the limit of bytes and its setting, and the callback for crossing
+// the soft limit. The Ledger keeps them.
 //
 // A limit of the option `limit` that is measured from the free memory waits (is pending) until the allocator first needs
 // memory of the device: measured earlier, it would make a context on GPUs that the program never uses.
@@ -20,7 +20,7 @@ CACHALOT_BEGIN
 
 class Limits {
  public:
-  // Who set a limit.
+  // The setter of a limit.
   enum class Setter : std::uint8_t { option, call };
 
   explicit Limits(HeapState& state) : state_(state) {}
@@ -29,7 +29,7 @@ class Limits {
 
   // Throws InvalidArgument unless the fraction is in [0, 1].
   void set_fraction(double fraction, Setter setter);
-  // Limits held bytes from now on, beside the fraction. What is held already stays. Throws CudaError; the limit is then
+  // Limits held bytes from now on, beside the fraction. Memory held already stays. Throws CudaError; the limit is then
   // as before.
   void set(const MemoryLimit& limit, Setter setter);
   // `callback` may be empty if there is no limit. Throws InvalidArgument for an empty one otherwise, CudaError.
@@ -39,7 +39,7 @@ class Limits {
   void measure(Held& held) CACHALOT_HELD;
   // Calls the callback of the soft limit, if the calling thread has crossed it. Throws what the callback throws.
   void tell_if_crossed(Held& held) CACHALOT_HELD;
-  // Returns the limit that holds and who set it, as in `limit:20GiB` or `set_limit("20GiB")`; "" without a limit.
+  // Returns the limit that holds and its setting, as in `limit:20GiB` or `set_limit("20GiB")`; "" without a limit.
   std::string holding(const Held& held) const CACHALOT_HELD;
 
  private:

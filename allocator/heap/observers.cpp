@@ -57,7 +57,7 @@ void History::record(const Change& change) {
   if (ring_.size() == ring_.capacity() && ring_.size() < max_entries_ && oldest_ == 0) {
     try {
       ring_.reserve(std::min(max_entries_, std::max<std::size_t>(16, 2 * ring_.size())));
-    } catch (const std::bad_alloc&) {  // what is recorded is half done: the ring stays as it is, and loses its oldest
+    } catch (const std::bad_alloc&) {  // recording is half done: the ring stays as it is, and loses its oldest
     }
   }
   if (ring_.capacity() == 0) return;
@@ -93,7 +93,7 @@ void Observers::record_history(const HistoryOptions& history) {
   if (has_contexts) state_.set_mode(HeapState::kContexts, true, lock);
 }
 
-// Who watches makes allocations leave the fast path, as those with a context do.
+// Updates the switches. Watchers make allocations leave the fast path, as those with a context do.
 void Observers::update(const Held& held) {
   const bool takes_stacks = history_.tells_of_changes();
   const auto least = takes_stacks ? Contexts::state : Contexts::never;
@@ -101,7 +101,7 @@ void Observers::update(const Held& held) {
   takes_stacks_.store(takes_stacks, std::memory_order_relaxed);
   watched_.store(history_.watched(), std::memory_order_relaxed);
   state_.set_mode(HeapState::kObserved, history_.observes(), held);
-  if (!state_.caches_are_open()) state_.drain_caches(held);  // what they hold would be of no use
+  if (!state_.caches_are_open()) state_.drain_caches(held);  // their blocks would be of no use
 }
 
 void Observers::add_watcher(std::shared_ptr<Watcher> watcher) {
@@ -111,14 +111,14 @@ void Observers::add_watcher(std::shared_ptr<Watcher> watcher) {
 }
 
 void Observers::remove_watcher(const Watcher* watcher) {
-  std::shared_ptr<Watcher> removed;  // and let go of without the lock
+  std::shared_ptr<Watcher> removed;  // and released without the lock
   const DeviceLock lock(state_.mutex);
   removed = history_.remove_watcher(watcher);
   update(lock);
 }
 
 void Observers::set_slow_work_observer(std::shared_ptr<SlowWorkObserver> observer) {
-  const DeviceLock lock(state_.mutex);  // lets go of the old one after the lock
+  const DeviceLock lock(state_.mutex);  // releases the old one after the lock
   std::swap(slow_work_observer_, observer);
 }
 

@@ -25,7 +25,7 @@ CACHALOT_BEGIN
 // A thread's allocations nest: a callback that is to free memory may allocate.
 class AllocationStack {
  public:
-  // Takes it if anybody wants it.
+  // Captures the stack if `wanted`.
   explicit AllocationStack(bool wanted) : outer_(innermost_) {
     if (wanted) stack_ = CallStack::capture(CallStack::Frames::script_or_native);
     innermost_ = this;
@@ -42,8 +42,8 @@ class AllocationStack {
   static inline thread_local const AllocationStack* innermost_ = nullptr;
 };
 
-// Who sees the Changes: the ring of the last ones, the trackers, and the watchers. Values are built only while someone looks.
-// Not thread-safe: guarded by the mutex of its DeviceAllocator.
+// The receivers of the Changes: the ring of the last ones, the trackers, and the watchers. Values are built only while there
+// is a receiver. Not thread-safe: guarded by the mutex of its DeviceAllocator.
 class History {
  public:
   // Throws InvalidArgument, having changed nothing.
@@ -53,7 +53,7 @@ class History {
   void add_watcher(std::shared_ptr<Watcher> watcher) { watchers_.push_back(std::move(watcher)); }
   // Null when it is not one of them.
   std::shared_ptr<Watcher> remove_watcher(const Watcher* watcher);
-  // From now on watchers hear of what they are told, not of what is recorded.
+  // Makes watchers receive from now on only the Changes passed to tell(), not those recorded.
   void only_tell() { only_tell_ = true; }
   void tell(const Change& change, const CallStack& stack) const;
 
@@ -86,7 +86,7 @@ class History {
 // A SlowWorkRange tells the observer of a SlowWork of its begin and its end.
 class SlowWorkRange {
  public:
-  // `observer` may be null: nobody is told.
+  // `observer` may be null: then no one is notified.
   SlowWorkRange(std::shared_ptr<SlowWorkObserver> observer, const SlowWork& work)
       : observer_(std::move(observer)), work_(work) {
     if (observer_) observer_->on_begin(work_);
@@ -125,7 +125,7 @@ class Observers {
     holds(held);
     return slow_work_observer_;
   }
-  // Watchers are told of the front's blocks from now on, by tell_watchers, instead of the heap's.
+  // Makes watchers receive the front's blocks from now on, by tell_watchers, instead of the heap's.
   void watch_through_front();
   void tell_watchers(Change change, const CallStack& stack);
 
@@ -136,7 +136,8 @@ class Observers {
   // lock: it may be slow, or wait for another lock, whose holder waits for this one.
   Context gather_context(Contexts level) const;
 
-  // Records an annotation of a live allocation. Returns false, having done nothing, if `ptr` is none of the block.
+  // Records an annotation of a live allocation. Returns false, having done nothing, if `ptr` is not an address of the
+  // block.
   bool annotate(const Block& block, const void* ptr, const Context& annotation);
   // Changes that are observed meanwhile are marked as those of allocate_at.
   class Placing {
@@ -166,7 +167,7 @@ class Observers {
   History history_ CACHALOT_GUARDED_BY(device_lock);
   ContextRecorder recorder_ CACHALOT_GUARDED_BY(device_lock);
   Contexts recorded_contexts_ CACHALOT_GUARDED_BY(device_lock) = Contexts::never;          // for the recorder
-  std::shared_ptr<SlowWorkObserver> slow_work_observer_ CACHALOT_GUARDED_BY(device_lock);  // null: nobody
+  std::shared_ptr<SlowWorkObserver> slow_work_observer_ CACHALOT_GUARDED_BY(device_lock);  // null: no observer
   bool placing_ CACHALOT_GUARDED_BY(device_lock) = false;
   std::atomic<Contexts> contexts_{Contexts::never};
   std::atomic<bool> watched_{false};

@@ -13,7 +13,7 @@ CACHALOT_BEGIN
 DeferredFrees::DeferredFrees(Device& device, std::function<void(Block&, Held&)> done)
     : device_(device), done_(std::move(done)) {}
 
-// Nobody else uses it any more.
+// No other thread uses it any more.
 DeferredFrees::~DeferredFrees() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& queue : queues_) {
     while (!queue->empty()) events_.push_back(queue->pop_front().event);
@@ -24,7 +24,7 @@ DeferredFrees::~DeferredFrees() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   for (Event event : events_) {
     try {
       device_.event_destroy(event);
-    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
     }
   }
 }
@@ -60,7 +60,7 @@ Event DeferredFrees::pop_event() {
   return event;
 }
 
-// Under the lock throughout, once nobody records any more: so none of the blocks is freed meanwhile.
+// Ends a stream under the lock throughout, once no thread records any more: so none of the blocks is freed meanwhile.
 void DeferredFrees::end_stream(const KnownStream& stream, Held& held) {
   while (recording_ != 0) {
     const Unlocked unlocked(held);
@@ -111,7 +111,7 @@ void DeferredFrees::forget_uses(Block& block) { retire_uses(std::exchange(block.
 
 DeferredFrees::Queue& DeferredFrees::queue_for(const KnownStream& stream) {
   if (const auto found = queue_of_.find(stream.key); found != queue_of_.end()) return *found->second;
-  // A queue nobody waits in is taken over, so that streams that come and go do not leave queues behind.
+  // An empty queue is taken over, so that streams that come and go do not leave queues behind.
   const auto idle = std::find_if(queues_.begin(), queues_.end(),
                                  [](const auto& queue) { return queue->empty() && !queue->oldest_is_new; });
   if (idle != queues_.end() && queues_.size() >= 32) {

@@ -46,12 +46,11 @@ class DeferredFrees {
   // Records now, for the blocks that the stream uses, the events that their frees will wait for: it will be no more then.
   // Throws CudaError; those that are recorded stay so.
   void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
-  // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
-  // that nobody else takes it up meanwhile. Waits for the device where one of the streams is no more, and did not say so
-  // (end_stream), or is another thread's default stream. Throws CudaError,
-  // with the block's uses as they were.
+  // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so that
+  // no other thread takes it up meanwhile. Waits for the device if one of the streams has ended without a notice
+  // (end_stream), or is another thread's default stream. Throws CudaError, with the block's uses as they were.
   void wait_for_uses(Block& block, Held& held) CACHALOT_HELD;
-  // Nobody waits for what used it: the device was reset.
+  // Drops the block's uses without waiting: the device was reset.
   void forget_uses(Block& block) CACHALOT_HELD;
 
   bool empty() const CACHALOT_HELD { return pending_ == 0; }
@@ -100,13 +99,12 @@ class DeferredFrees {
 
   Device& device_;
   std::function<void(Block&, Held&)> done_;
-  Deque<StreamUse> uses_
-      CACHALOT_GUARDED_BY(device_lock);  // all nodes ever made; those that nobody uses are of no mortal stream
+  Deque<StreamUse> uses_ CACHALOT_GUARDED_BY(device_lock);  // all nodes ever made; unused ones are of no mortal stream
   StreamUse* unused_ CACHALOT_GUARDED_BY(device_lock) = nullptr;
   Vector<Event> events_ CACHALOT_GUARDED_BY(device_lock);  // ready for reuse
   Vector<std::unique_ptr<Queue>> queues_ CACHALOT_GUARDED_BY(device_lock);
   HashMap<StreamKey, Queue*> queue_of_ CACHALOT_GUARDED_BY(device_lock);
-  std::size_t recording_ CACHALOT_GUARDED_BY(device_lock) = 0;  // threads that record events, with the mutex let go
+  std::size_t recording_ CACHALOT_GUARDED_BY(device_lock) = 0;  // threads that record events, with the mutex released
   std::size_t pending_ CACHALOT_GUARDED_BY(device_lock) = 0;    // events queued, or being asked right now
 };
 

@@ -92,7 +92,7 @@ void PrivatePools::begin_allocate_to_pool(PoolId id, StreamFilter filter, Redire
   };
   if (reason != RedirectFor::capture) return begin(lock);
   const Growing growing(state_.growth_mutex,
-                        lock);  // what a slow path found of captures when it began holds to its end
+                        lock);  // the captures that a slow path found when it began hold to its end
   begin(growing);
   ++state_.captures;
 }

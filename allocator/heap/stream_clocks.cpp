@@ -10,14 +10,14 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Of a stream, not yet done: more tell its progress more finely.
+// The events of a stream that are not yet done: more tell its progress more finely.
 constexpr std::size_t kMostEvents = 8;
 // Queries of an event that was recorded just now, each of which takes the driver one to two microseconds.
 constexpr int kLooks = 64;
 
 }  // namespace
 
-// Nobody else uses them any more.
+// No other thread uses them any more.
 StreamClocks::~StreamClocks() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& [stream, clock] : clocks_) {
     while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
@@ -25,7 +25,7 @@ StreamClocks::~StreamClocks() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   for (const Event event : spare_events_) {
     try {
       state_.device->event_destroy(event);
-    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
     }
   }
 }
@@ -58,7 +58,7 @@ void StreamClocks::end_epoch(StreamClock& clock, const Held& /*held*/) {
 // refuses a call, as for a stream that was destroyed, only a wait for the device says when the stream's work is done.
 void StreamClocks::record_epoch(StreamClock& clock, Held& held) {
   try {
-    if (captures(clock.stream().handle, held)) return;  // whether anybody was told or not
+    if (captures(clock.stream().handle, held)) return;  // announced or not
     const std::uint32_t epoch = clock.epoch();
     end_epoch(clock, held);
     clock.recorded(record_event(clock.stream(), held), epoch);
@@ -145,12 +145,12 @@ bool StreamClocks::may_record(const StreamClock& clock, Request request, std::si
   return !is_legacy(clock.stream().handle) || owns_idle_pages(stream, page_bytes, held);
 }
 
-// Whether the stream lives as long as the process.
+// Returns whether the stream lives as long as the process.
 bool StreamClocks::stays(StreamKey stream, const Held& /*held*/) const {
   return state_.immortal_streams && stream.is_immortal();
 }
 
-// Which requests of other streams may use.
+// Returns whether the stream has idle pages, which requests of other streams may use.
 bool StreamClocks::owns_idle_pages(StreamKey stream, std::size_t page_bytes, const Held& held) const {
   return std::any_of(state_.default_pools.begin(), state_.default_pools.end(), [&](const BlockPool& pool) {
     holds(held);
@@ -179,7 +179,7 @@ void StreamClocks::spare_events_of(StreamClock& clock, const Held& /*held*/) {
   while (clock.has_events()) spare_events_.push_back(clock.oldest_is_done());
 }
 
-// --- what a stream may use ------------------------------------------------------------------------------------------------
+// --- memory that a stream may use -----------------------------------------------------------------------------------------
 
 void StreamClocks::wait(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch, Growing& growing) {
   const StreamClock::Mark mark = other.earliest_covering(epoch);
@@ -241,7 +241,7 @@ Arena& StreamRegistry::arena_of_request(BlockPool& pool, Stream handle, const He
   return arena_of(pool, stream, held);
 }
 
-// What becomes free in a new arena is of the epoch that the stream is in.
+// Returns the stream's arena. Memory freed in a new arena is of the epoch that the stream is in.
 Arena& StreamRegistry::arena_of(BlockPool& pool, const KnownStream& stream, const Held& held) {
   if (Arena* known = pool.look_up(stream)) return *known;
   Arena& arena = pool.add(stream);
@@ -260,7 +260,7 @@ Arena& StreamRegistry::arena_of_nobody(BlockPool& pool, Growing& growing) {
   return arena_of(pool, kNobody, growing);
 }
 
-// The stream that had the handle before is no more.
+// Notes a stream. The stream that had the handle before has ended.
 void StreamRegistry::note(const KnownStream& stream, const Held& held) {
   StreamKey& of_handle = mortal_.try_emplace(stream.handle, stream.key).first->second;
   if (of_handle == stream.key) return;
@@ -290,7 +290,7 @@ bool StreamRegistry::has_arena(StreamKey stream, const Held& held) const {
   return has;
 }
 
-// No clock is made here: others may be looking through them, with the lock let go.
+// Marks a stream as ended. No clock is made here: others may be looking through them, with the lock released.
 void StreamRegistry::mark_ended(const KnownStream& stream, const Held& held) {
   if (StreamClock* clock = clocks_.find(stream.key, held)) clock->end();
   pools_.for_each(

@@ -136,7 +136,7 @@ class StreamRegistry {
   StreamClocks& clocks_;
   PendingFrees& frees_;
   CacheBridge& caches_;
-  // Of each handle that is not immortal, the stream that had it last.
+  // The stream that had each mortal handle last.
   HashMap<Stream, StreamKey> mortal_ CACHALOT_GUARDED_BY(device_lock);
   std::size_t most_arenas_ CACHALOT_GUARDED_BY(device_lock) = kFewArenas;  // of the default pools
 };

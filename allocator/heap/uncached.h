@@ -27,7 +27,7 @@ class Uncached {
  private:
   HeapState& state_;
   MemoryPressure& pressure_;
-  // What the program has, with what the device gave for it.
+  // The program's addresses, with those that the device gave for them.
   Map<Address, Address> live_ CACHALOT_GUARDED_BY(device_lock);
 };
 

@@ -73,7 +73,7 @@ void Inspection::reset_accumulated_stats() {
   state_.pool_reserves.reset_accumulated();
 }
 
-// Blocks that wait for other streams count as allocated here, since what was requested of them still does.
+// Blocks that wait for other streams count as allocated here, since their requested bytes still do.
 Fragmentation Inspection::fragmentation() {
   const DeviceLock lock(state_.mutex);
   parts_.caches.gather(lock);
@@ -341,7 +341,7 @@ std::string Inspection::validate_bins(const Held& held) const {
   return broken;
 }
 
-// What is marked as cached and not handed out is in a cache, and nothing else is.
+// Checks that blocks marked as cached and not handed out are in a cache, and no others.
 std::string Inspection::validate_caches(const Held& /*held*/) const {
   std::size_t idle = 0;
   for (const auto& [address, head] : state_.blocks.segments()) {

@@ -1,9 +1,9 @@
 // The statistics while they are kept: the few numbers from which DeviceStats is derived.
 //
-// A malloc and a free touch one kind's counters, in a cache line or two. What follows from them is not kept:
-// "all" is small plus large, "freed" is what was added less what is there, and "active" equals "allocation" but for
-// the blocks that wait for other streams. Only peaks need words of their own, and those of "active" only move apart
-// from those of "allocation" while something waits.
+// A malloc and a free touch one kind's counters, in a cache line or two. Figures that follow from them are not kept:
+// "all" is small plus large, "freed" is the added less the present, and "active" equals "allocation" except for the
+// blocks that wait for other streams. Only peaks need words of their own, and those of "active" only move apart from
+// those of "allocation" while something waits.
 // Not thread-safe.
 #pragma once
 
@@ -68,7 +68,7 @@ class Counters {
     subtract(kReservedBytes, from, bytes);
     add(kReservedBytes, to, bytes);
   }
-  // What a thread did through its cache since it was last asked.
+  // The work of a thread through its cache since the last query.
   struct Gathered {
     using Figure = ThreadSum::Gathered;
     Figure blocks, bytes, requested;
@@ -114,7 +114,7 @@ class Counters {
     std::int64_t current = 0;
     std::int64_t peak = 0;
     std::int64_t added = 0;     // since the start or reset_accumulated
-    std::int64_t at_reset = 0;  // current then; so that what was subtracted since is at_reset + added - current
+    std::int64_t at_reset = 0;  // current then; so that the sum subtracted since is at_reset + added - current
     Stat stat() const { return {current, peak, added, at_reset + added - current}; }
   };
   struct Kind {
@@ -174,8 +174,8 @@ class Counters {
   Gauge oversize_allocations_, oversize_segments_;
 };
 
-// What each private pool holds from the device, as a statistic. A pool stays listed after its end, as PyTorch lists it.
-// Not thread-safe.
+// The memory that each private pool holds from the device, as a statistic. A pool stays listed after its end, as
+// PyTorch lists it. Not thread-safe.
 class PoolReserves {
  public:
   using Figures = std::map<PoolId, StatArray>;

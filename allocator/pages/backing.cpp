@@ -9,7 +9,7 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Slots left free between what is mapped and a window far away, so that both can reach on.
+// Slots left free between mapped slots and a window far away, so that both can reach on.
 constexpr std::size_t kSpacing = 128;
 // Driver time in pages: one is worth half a millisecond. The latencies are those of LatencyModel::published.
 constexpr double kPagesPerMicrosecond = 0.002;
@@ -39,7 +39,7 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   }
 }
 
-// --- what a window lacks ----------------------------------------------------------------------------------------------
+// --- the missing memory of a window -----------------------------------------------------------------------------------
 
 template <typename Visit>
 void Backing::for_each_slot(const Window& window, Visit visit) const {
@@ -149,7 +149,7 @@ void Backing::take_all_sources() {
   left_ = sources_;
 }
 
-// Without what the plan has taken and what is in the window already.
+// Takes the sources outside the window: without those that the plan has taken and those in the window already.
 void Backing::take_sources_outside(const Window& window) {
   take_all_sources();
   for (const BackingPlan::Move& move : plan_.moves) end_source_before(move.first);
@@ -225,8 +225,8 @@ bool Backing::fill_far_away(const Arena& arena, std::size_t bytes, double strand
   return true;
 }
 
-// (1) Idle pages that are mapped where the window lacks memory; what is left to fill goes to unmapped_. False: a view is in
-// the way.
+// (1) Idle pages that are mapped where the window lacks memory; the rest to fill goes to unmapped_. Returns false if a view
+// is in the way.
 bool Backing::take_mapped(const Window& window) {
   // A view that has to go for another slot of the window gives nothing; nor does one of a page that comes another way.
   going_.clear();
@@ -306,7 +306,8 @@ void Backing::place(IdleRun& run, Address at) {
   run.end = run.begin;  // taken
 }
 
-// The smallest run of first pages that is enough for `wanted`; or the largest that is not. So many slots are free behind.
+// Returns the smallest run of first pages that is enough for `wanted`; or the largest that is not. `room` slots are free
+// behind.
 IdleRun* Backing::first_pages(std::size_t wanted, std::size_t room, bool enough) {
   IdleRun* best = nullptr;
   for (IdleRun& run : left_) {
@@ -321,7 +322,7 @@ IdleRun* Backing::first_pages(std::size_t wanted, std::size_t room, bool enough)
   return best;
 }
 
-// (2) and (3) for one stretch, behind which so many slots are free.
+// (2) and (3) for one stretch, behind which `room` slots are free.
 void Backing::tile(Stretch stretch, std::size_t room) {
   const auto slots = [&] { return static_cast<std::size_t>(grid_.whole_in(stretch.end - stretch.begin)); };
   if (room != 0) {
@@ -365,7 +366,7 @@ void Backing::tile_whole(Stretch& stretch) {
   }
 }
 
-// Of the whole runs, those whose pages add up to the most that is not more than wanted.
+// Chooses, of the whole runs, those whose pages add up to the most that is not more than wanted.
 void Backing::choose_best_sum(std::size_t wanted) {
   constexpr std::uint32_t kUnreached = ~std::uint32_t{0};
   // By sum: the run that was added last to reach it. Each run is tried once: sums descend.

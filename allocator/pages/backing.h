@@ -1,4 +1,4 @@
-// What gives a window of addresses the memory that it lacks, and what that costs. It changes nothing but scratch.
+// Backing finds the cheapest way to back a window of addresses. It changes only its own scratch tables.
 //
 // A window's gaps are filled
 //   (1) by idle pages that are mapped there still: no driver call,
@@ -30,7 +30,7 @@ struct PlacementRules {
   bool may_grow = true;          // new handles may be made
   bool goes_on = false;          // the last search, for which arenas reach further now; nothing else has changed since
   std::size_t handle_bytes = 0;  // largest handle made; a multiple of the page
-  double cost_below = std::numeric_limits<double>::infinity();  // of what is of any interest
+  double cost_below = std::numeric_limits<double>::infinity();  // of plans of any interest
 };
 
 struct Window {
@@ -54,7 +54,7 @@ class Backing {
   void begin_search(const PoolPair& pools, const PlacementRules& rules);
   const IdlePages& idle() const { return idle_; }
 
-  // Whether the page at home in a slot has a byte that is not free.
+  // Returns whether the page at home in a slot has a byte that is not free.
   bool is_live(const PageRange& range, Address slot) const {
     const PageId shown = heap_.shown_at(range, slot);
     return slots_.has_memory(slot, shown) && !idle_.has(shown);
@@ -73,7 +73,8 @@ class Backing {
   // No plan for the window costs less.
   double lower_bound(const Lack& lack, double stranded);
 
-  // Make a plan, with its cost: plan(), until the next is made. False: a view is in the way, or there is no range for it.
+  // Make a plan, with its cost: plan(), until the next is made. Return false if a view is in the way, or there is no
+  // range for it.
   bool fill(const Window& window, double stranded);
   // For a window that shares no page with others and has room on both sides.
   bool fill_far_away(const Arena& arena, std::size_t bytes, double stranded);
@@ -96,7 +97,7 @@ class Backing {
   // Calls visit(slot, page) for each slot of the window, in order, with the page that it shows (0: none); until it says false.
   template <typename Visit>
   void for_each_slot(const Window& window, Visit visit) const;
-  // The same for slots without memory.
+  // Visits the slots of a window without memory.
   template <typename Visit>
   void for_each_lacking(const Window& window, Visit visit) const;
   bool is_idle(PageId page, const Window& window) const;
@@ -133,7 +134,7 @@ class Backing {
   bool knows_sources_ = false;
   Vector<IdleRun> runs_;
   Vector<IdleRun> sources_;
-  Vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
+  Vector<std::uint32_t> source_of_;  // by handle: its place in sources_; any value if it is not a source
   Vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
   std::size_t most_room_ = 0;        // slots behind a window that are of any use
 

@@ -204,7 +204,7 @@ std::optional<Address> PageHeap::room_in_one_handle(const Block& block, std::siz
   return std::nullopt;
 }
 
-// Where so many bytes begin at which nothing is mapped; if there are fewer, what is unmapped at the end of the range.
+// Returns the begin of `bytes` at which nothing is mapped; if there are fewer, that of the unmapped end of the range.
 Address PageHeap::first_unmapped(const PageRange& range, std::size_t bytes) const {
   Address begin = range.base;
   for (Address slot = range.base; slot < range.top && slot - begin < bytes; slot += page_bytes()) {
@@ -243,7 +243,7 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
       const PageId shown = range.shown[slot];
       if (shown == 0 || shown == kBlocked || pages_.handle_of(shown).is_asleep()) continue;
       const Address at = base + slot * page_bytes();
-      // Not into the next reservation, should it lie side by side.
+      // A stretch does not go on into an adjacent reservation.
       const bool goes_on = slot != 0 && !mapped.empty() && mapped.back().address + mapped.back().bytes == at;
       if (!goes_on) mapped.push_back({at, 0});
       mapped.back().bytes += page_bytes();
@@ -252,7 +252,7 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
   return mapped;
 }
 
-// How a PageHeap carries out a plan: pages leave the bins, come home to the window, or return.
+// The execution of plans by a PageHeap: pages leave the bins, come home to the window, or return.
 
 // The block or gap in which a plan's window begins. A run may be long, a window is not, and it has a gap or is near one:
 // so from the gaps before it and behind it, whichever is nearer.
@@ -315,8 +315,8 @@ Vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
   return vacate_homes(homes);
 }
 
-// From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
-// holder of others.
+// Vacates from the highest address down: taking a part of a block then leaves its lower part, which is the same object,
+// to be the holder of others.
 Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<PageHome>& homes) noexcept {
   std::ranges::sort(homes, {}, &PageHome::address);
   Vector<VacatedStretch> vacated;
@@ -374,7 +374,7 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   return *block;
 }
 
-// What it merges with keeps its own last user, too: the later of the two counts.
+// Reopens vacated addresses. A free block that they merge with keeps its own last user, too: the later of the two counts.
 void PageHeap::reopen(const VacatedStretch& part) noexcept {
   PageRange& range = *range_of(part.address);
   Block& block =
@@ -411,7 +411,8 @@ Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& aren
   return merged;
 }
 
-// How memory leaves a PageHeap: idle handles that go back to the device, and the handles of pools that sleep.
+// The ways in which memory leaves a PageHeap: idle handles that go back to the device, and the handles of pools that
+// sleep.
 Vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   reach_everything(pools);
   IdlePages pages(*this);
@@ -599,7 +600,8 @@ std::string PageHeap::validate(std::size_t moving) const {
   return "";
 }
 
-// What IdlePages finds, in a search of every other arena that goes on with all, against every block of the pools' ranges.
+// Checks the findings of IdlePages, in a search of every other arena that goes on with all, against every block of the
+// pools' ranges.
 std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
   for (const BlockPool* pool : pools) {
     const auto& arenas = pool->arenas();

@@ -1,10 +1,10 @@
 // PageHeap: address space behind which physical pages come, go and move.
 //
 // A range of addresses, reserved from the device, is tiled by blocks that have memory and gaps that have none
-// (BlockHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call
-// and is none of this class's business. It is asked when none can. Then Placement looks for a window of addresses in
-// the holes between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or
-// already mapped there, or new ones. What it finds is a BackingPlan; whoever carries it out makes the driver calls.
+// (BlockHeap::add_range). Free blocks lie in their arena's bins: requests that one of them can serve cost no driver
+// call and do not concern this class. It serves the others. Then Placement looks for a window of addresses in the holes
+// between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or already
+// mapped there, or new ones. The result is a BackingPlan; the code that carries it out makes the driver calls.
 //
 // The memory of a private pool stays its own: pools have ranges of their own, and so have small and large requests.
 //
@@ -36,8 +36,8 @@
 
 CACHALOT_BEGIN
 
-// The gaps of a range, by address, so that whoever looks for one walks neither over blocks nor over the map of runs.
-// Gaps change only when pages come or go, not with a malloc or a free. Not thread-safe.
+// The gaps of a range, by address, so that a search for one walks neither over blocks nor over the map of runs. Gaps
+// change only when pages come or go, not with a malloc or a free. Not thread-safe.
 class Gaps {
  public:
   std::size_t count() const { return gaps_.size(); }
@@ -111,13 +111,13 @@ struct PageRange {
   Address end() const { return base + bytes; }
 };
 
-// Where a page is at home that leaves it.
+// The home of a page that leaves it.
 struct PageHome {
   Address address;
   Block* holder;  // as in BackingPlan::holders; null: to be looked up
 };
 
-// What gives a request its memory. All addresses but begin and end are multiples of a page.
+// The plan that gives a request its memory. All addresses but begin and end are multiples of a page.
 struct BackingPlan {
   struct Move {  // pages of one handle, in order
     PageId first = 0;
@@ -160,7 +160,7 @@ class PageHeap {
 
   // Addresses the device reserved.
   PageRange& add_range(Address base, std::size_t bytes, PoolKind kind, const PrivatePool* owner);
-  // Of a pool that is no more; every page is gone.
+  // Removes the ranges of a pool that has ended; every page is gone.
   void remove_ranges(const PrivatePool* owner, FunctionRef<void(const PageRange&)> unreserve);
   Map<Address, PageRange>& ranges() { return ranges_; }
   const Map<Address, PageRange>& ranges() const { return ranges_; }
@@ -173,7 +173,7 @@ class PageHeap {
     return index < range.shown.size() ? range.shown[index] : 0;
   }
   void show(PageRange& range, const PhysicalHandle& handle, Address at);
-  // Nothing can be mapped at [at, at + bytes): the device did not unmap what is there.
+  // Nothing can be mapped at [at, at + bytes): the device did not unmap the memory there.
   static constexpr PageId kBlocked = ~PageId{0};
   void block(Address at, std::size_t bytes);
   // Nothing is mapped there any more.
@@ -182,17 +182,18 @@ class PageHeap {
   // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
   static Block& block_at(Block& before, Address address);
 
-  // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
-  // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
+  // Takes the plan's window and the pages that are to move out of the bins, so that no other thread takes them up while
+  // the driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last
+  // user.
   struct VacatedStretch {
     Arena* arena;
     Address address;
     std::size_t bytes;
     std::uint32_t epoch;
   };
-  // As in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
+  // Here, as in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
   Vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
-  // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
+  // Returns the blocks whose memory a plan takes: the free blocks of its window and those that its pages come from.
   Vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the
   // window.
@@ -230,7 +231,7 @@ class PageHeap {
     std::size_t bytes = 0;
   };
   Vector<Stretch> used_stretches(HandleId id);
-  // Of [begin, end), all mapped or asleep.
+  // Returns the sleeping bytes of [begin, end), which is all mapped or asleep.
   std::size_t asleep_bytes(Address begin, Address end) const;
 
   // Each stretch of addresses at which pages of a handle are at home.
@@ -243,13 +244,13 @@ class PageHeap {
     Address at;  // where it is mapped, whole
   };
   Vector<ShownHandle> views_of(Address begin, Address end) const;
-  // Where in a block the first `bytes` bytes are that lie in one handle; nullopt: nowhere.
+  // Returns the address in a block of the first `bytes` that lie in one handle; nullopt: there are none.
   std::optional<Address> room_in_one_handle(const Block& block, std::size_t bytes) const;
   // A new handle for `bytes` bytes of an arena, where nothing is mapped; nullopt: no range has the addresses.
   std::optional<BackingPlan> plan_handle(const Arena& arena, std::size_t bytes);
   // [begin, end) of a free block, not merged with what may be free beside it: to be taken at once.
   Block& set_apart(Block& block, Address begin, Address end) noexcept;
-  // Where something is mapped, in stretches as long as can be; without what is blocked or asleep.
+  // Returns the mapped addresses, in stretches as long as can be; without those that are blocked or asleep.
   std::vector<AddressRange> mapped_addresses() const;
 
   // A part of a free block becomes a free block of another arena; returns that.

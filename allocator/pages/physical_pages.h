@@ -82,12 +82,12 @@ class PhysicalPages {
   // The view of the page's handle in which it lies at `address`.
   const View& view_at(PageId id, Address address) const;
   static bool may_unmap(const View& view);
-  // Whether the work that used pages through the view before they left it is done.
+  // Returns whether the work that used pages through the view before they left it is done.
   static bool is_unused(const View& view);
   PageId page_ids() const { return static_cast<PageId>(pages_.size()); }
   HandleId handle_ids() const { return static_cast<HandleId>(handles_.size()); }
   std::size_t live_views() const { return live_views_; }
-  // Whether some handle is mapped more than once.
+  // Returns whether some handle is mapped more than once.
   bool has_aliases() const { return live_views_ > handles_.size() - free_ids_.size(); }
   std::size_t bytes(const PhysicalHandle& handle) const { return handle.pages * page_bytes(); }
   std::size_t metadata_bytes() const;
@@ -96,7 +96,7 @@ class PhysicalPages {
   View& find_view(PhysicalHandle& handle, Address address) const;
 
   PowerOfTwo grid_;
-  Vector<PhysicalPage> pages_;  // page 0 is none
+  Vector<PhysicalPage> pages_;  // page 0 is invalid
   Vector<PhysicalHandle> handles_;
   Vector<HandleId> free_ids_;
   Vector<Vector<PageId>> free_pages_;  // first pages of gone handles, by size
@@ -142,7 +142,7 @@ class IdlePages {
   void find_more();
   // Notes in a plan for idle pages the blocks that these begin in (BackingPlan::holders).
   void find_holders(BackingPlan& plan);
-  // Whether there may be more for arenas that reach further.
+  // Returns whether there may be more for arenas that reach further.
   bool may_find_more() const { return !beyond_reach_.empty() || !seams_beyond_reach_.empty(); }
 
   std::size_t metadata_bytes() const { return capacity_bytes(words_, holders_, beyond_reach_, seams_beyond_reach_); }

@@ -11,7 +11,7 @@ namespace {
 
 // Windows that are filled before the best is taken: a bound on the time spent.
 constexpr std::size_t kTries = 16;
-// Gaps whose holes are looked at: likewise. No recorded program has so many.
+// The gaps whose holes are looked at: likewise. No recorded program reaches this number.
 constexpr std::size_t kMostGaps = 1024;
 constexpr std::size_t kAhead = 8;  // gaps that are fetched before their turn
 constexpr std::size_t kNone = ~std::size_t{0};
@@ -44,7 +44,8 @@ void Placement::find_windows() {
   }
 }
 
-// A range of so many gaps that not all are looked at has its turn at those behind the last ones, and always at its end.
+// Finds the windows of a range. If its gaps are too many to look at all of them, the search goes on behind the last
+// ones, and always looks at the range's end.
 void Placement::find_windows_of(PageRange& range) {
   const Gaps& gaps = range.gaps;
   const bool all = gaps.count() <= kMostGaps;
@@ -64,7 +65,7 @@ void Placement::find_windows_of(PageRange& range) {
   if (range.tail != nullptr) add_windows(range, *range.tail);
 }
 
-// Of the hole whose first gap this is; returns where the hole ends.
+// Adds the windows of the hole with this first gap; returns the hole's end.
 Address Placement::add_windows(PageRange& range, Block& first_gap) {
   const auto may_hold = [](const Block& block) {
     return block.is_gap() || (block.is_free() && block.arena->may_use(block));
@@ -95,8 +96,8 @@ void Placement::add_window(PageRange& range, Address begin, bool endless) {
   candidates_.push_back({window, pages_taken(window), endless && window.end > range.tail->address});
 }
 
-// The pages a window takes for itself: those it fills, and those it only keeps from others. Where idle pages are known, all
-// within a hole are idle or lacking, but for those at its ends, which may be partly live.
+// Returns the pages that a window takes for itself: those it fills, and those it only keeps from others. Where idle pages
+// are known, all within a hole are idle or lacking, except those at its ends, which may be partly live.
 std::size_t Placement::pages_taken(const Window& window) const {
   if (!rules_.may_move) return backing_.slots_without_memory(window);
   const Address first = grid_.down(window.begin);
@@ -108,7 +109,7 @@ std::size_t Placement::pages_taken(const Window& window) const {
   return pages;
 }
 
-// That a window takes, but `at_least` so many; kNone: all take fewer.
+// Returns the fewest pages that a window takes, from `at_least` on; kNone: all take fewer.
 std::size_t Placement::fewest_pages(std::size_t at_least) const {
   std::size_t fewest = kNone;
   for (const Candidate& candidate : candidates_) {
@@ -119,7 +120,8 @@ std::size_t Placement::fewest_pages(std::size_t at_least) const {
 
 // --- the best ---------------------------------------------------------------------------------------------------------
 
-// Of the plans that cost less than the limit. False: it might find another than without a limit, for so many were tried.
+// Searches the plans that cost less than the limit. Returns false if it might find another one than without a limit,
+// since its tries ran out.
 bool Placement::search(double limit) {
   tries_ = 0;
   is_limited_ = limit != PlacementRules{}.cost_below;

@@ -1,4 +1,4 @@
-// Where a request that no free block serves is to go.
+// Placement finds the place of a request that no free block serves.
 //
 // A hole is a stretch of free blocks and gaps between live blocks. A window is the request's bytes somewhere in a hole: at
 // its end, or at the start of one of its pieces; or far behind all that was ever mapped, where it may begin and end inside
@@ -24,9 +24,9 @@ class Placement {
  public:
   explicit Placement(PageHeap& heap) : heap_(heap), grid_(heap.pages().grid()), backing_(heap) {}
 
-  // The best plan for so many bytes; nullopt when there is none, or no range has the addresses; or when a search that goes on
-  // would find what it found before. `pools` are those of the arena's owner; of their free blocks, those within the reach of
-  // their arenas may serve the request.
+  // Returns the best plan for `bytes`; nullopt when there is none, or no range has the addresses; or when a search that goes
+  // on would find its previous result. `pools` are those of the arena's owner; of their free blocks, those within the reach
+  // of their arenas may serve the request.
   std::optional<BackingPlan> best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                   const PlacementRules& rules);
   std::size_t metadata_bytes() const {

@@ -1,7 +1,7 @@
 // Slots say for one search what each slot of the address space has: memory, nothing, an idle page, or another page, in a
 // view that may be dropped or must stay.
 //
-// Windows of a search overlap, so what was found of a slot or a view is kept until the next search.
+// Windows of a search overlap, so the findings on a slot or a view are kept until the next search.
 // Not thread-safe.
 #pragma once
 
@@ -36,7 +36,7 @@ class Slots {
   SlotKind kind_in_the_way(Address slot, PageId shown) {
     return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
   }
-  // Whether the view that shows a page at the slot may be unmapped.
+  // Returns whether the view that shows a page at the slot may be unmapped.
   bool may_drop(Address slot, PageId shown);
 
   bool has_memory(Address slot, PageId shown) const {
@@ -65,7 +65,7 @@ class Slots {
   const PhysicalPages& pages_;
   const IdlePages& idle_;
   bool may_drop_ = false;
-  std::uint32_t now_ = 0;            // what was found before has another number, and stays where it is
+  std::uint32_t now_ = 0;            // earlier entries have another number, and stay where they are
   std::array<AskedView, 64> asked_;  // by the page of the view
   const PageRange* range_ = nullptr;
   Vector<KnownSlot> known_;  // its

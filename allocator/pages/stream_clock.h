@@ -1,9 +1,10 @@
-// What is known of how far a stream has come: the tickets of what was freed on it.
+// The known progress of a stream: the tickets of memory freed on it.
 //
-// A stream's time is cut into epochs. What becomes free carries the epoch of its stream as its ticket; an epoch ends when
-// an event is recorded after it. So one event covers every free before it, and none is recorded for frees that nobody
-// asks about. A ticket is done when the host has seen its epoch's event finish: then its memory is anybody's, and may be
-// unmapped. It is ordered before another stream when that stream waits for such an event: then it is that stream's, too.
+// A stream's time is cut into epochs. Freed memory carries the epoch of its stream as its ticket; an epoch ends when an
+// event is recorded after it. So one event covers every free before it, and none is recorded for frees that are not asked
+// about. A ticket is done when the host has seen its epoch's event finish: then every stream may use its memory, and it
+// may be unmapped. It is ordered before another stream when that stream waits for such an event: then it is that
+// stream's, too.
 //
 // A request waits only for events that were recorded before it came: one recorded for it would stand behind all that the other
 // stream has queued since, which may never end before the waiting stream goes on (an NCCL receive).
@@ -35,7 +36,8 @@ class StreamClock : public HostObject {
 
   const KnownStream& stream() const { return stream_; }
   std::uint32_t epoch() const { return epoch_; }
-  // The stream is no more: no event is recorded from here on. What becomes free on it still carries the epoch that ends now.
+  // Ends the stream: no event is recorded from here on. Memory that becomes free on it later still carries the epoch that
+  // ends now.
   void end() {
     if (!std::exchange(has_ended_, true)) ++epoch_;
   }
@@ -73,19 +75,19 @@ class StreamClock : public HostObject {
     done_ = epoch;
   }
 
-  // This stream waits for what was freed on `other` in or before an epoch.
+  // Notes that this stream waits for memory freed on `other` in or before an epoch.
   void waits_for(const StreamClock& other, std::uint32_t epoch) {
     if (other.is_done(epoch)) return;
     waits_[&other] = {epoch, other.done_count_ + (epoch - other.done_)};
   }
-  // What became free on `other` up to which epoch is this stream's, too.
+  // Returns the epoch up to which memory freed on `other` is this stream's, too.
   Reach reach_into(const StreamClock& other) const {
     const auto found = waits_.find(&other);
     // A wait that is done says nothing more, however many epochs come after it.
     const bool waits = found != waits_.end() && found->second.done_at > other.done_count_;
     return {Reach::Kind::until, waits ? found->second.epoch : other.done_};
   }
-  // The same after a wait for an event that was recorded before the request came.
+  // Returns the reach after a wait for an event that was recorded before the request came.
   Reach reach_by_waiting(const StreamClock& other) const {
     const Reach now = reach_into(other);
     return Reach::has_reached(now.epoch, other.awaitable_) ? now : Reach{Reach::Kind::until, other.awaitable_};

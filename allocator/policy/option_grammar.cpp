@@ -18,7 +18,7 @@ struct Token {
   bool is_separator = false;
 };
 
-// Takes what is quoted off the text, which begins with the quote.
+// Takes the quoted part off the text, which begins with the quote.
 std::string take_quoted(std::string_view& text, const Dialect& dialect) {
   const std::string_view all = text;
   const char quote = text.front();

@@ -36,7 +36,7 @@ struct Dialect {
 };
 inline constexpr Dialect kAllocatorOptions{"allocator options", 256};
 
-// Returns the settings in the order of the text. Throws InvalidArgument for a text that is none.
+// Returns the settings in the order of the text. Throws InvalidArgument for an invalid text.
 std::vector<OptionSetting> read_settings(std::string_view text, const Dialect& dialect = kAllocatorOptions);
 
 // Returns true if the text, which is known to be settings, has one of this key.

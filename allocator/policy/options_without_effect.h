@@ -11,9 +11,9 @@
 CACHALOT_BEGIN
 
 // An AcceptedOption is an option of PyTorch's that the parser accepts although it has no effect here: its value is checked,
-// and who sets it is warned.
+// and its user is warned.
 struct AcceptedOption {
-  // What its value must be.
+  // The type of its value.
   enum class Type : std::uint8_t {
     flag,     // True or False
     threads,  // a power of two up to 128

@@ -18,7 +18,7 @@
 
 CACHALOT_BEGIN
 
-// How an operation moved PyTorch's inactive_split figures: free blocks that are part of a split segment.
+// An operation's change of PyTorch's inactive_split figures: free blocks that are part of a split segment.
 struct InactiveSplit {
   std::int64_t blocks = 0;
   std::int64_t bytes = 0;
@@ -28,9 +28,9 @@ class BlockHeap {
  public:
   BlockHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.memory()) {}
 
-  // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
-  // PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for what is not a multiple of kBlockGranularity,
-  // and std::bad_alloc, having changed nothing.
+  // Adds a segment that the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of
+  // more than PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for a size that is not a multiple of
+  // kBlockGranularity, and std::bad_alloc, having changed nothing.
   Block& add_segment(Address address, std::size_t bytes, Arena& arena);
   // Forgets the segment of a free block that is a whole segment.
   void remove_segment(Block& block);
@@ -66,7 +66,7 @@ class BlockHeap {
   }
 
   // Marks the bytes from `address` on of a free block allocated, as a block of their own, which it returns; with `split` only
-  // `bytes` of them. What lies before stays free. Throws std::bad_alloc as allocate, having changed nothing.
+  // `bytes` of them. The bytes before stay free. Throws std::bad_alloc as allocate, having changed nothing.
   Block& allocate_inside(Block& block, Address address, std::size_t bytes, std::size_t requested, bool split,
                          InactiveSplit& change);
 
@@ -76,7 +76,7 @@ class BlockHeap {
     put_back(freed, change);
     return change;
   }
-  // The same; returns the merged block.
+  // Puts the block back; returns the merged block.
   CACHALOT_FAST_PATH Block& put_back(Block& freed, InactiveSplit& change) {
     Block* block = &freed;
     block->size_and_flags = block->size();
@@ -158,7 +158,7 @@ class BlockHeap {
     if (keeps_ages_) [[unlikely]]
       slab_.detail(block).freed_at = block.arena->pool.clock;
   }
-  // `low` takes over the stretch of its next neighbour `high`, whose Block is no more.
+  // Lets `low` take over the stretch of its next neighbour `high`, whose Block then no longer exists.
   CACHALOT_FAST_PATH void absorb(Block& low, Block& high) {
     CACHALOT_ASSERT(low.next == &high && low.end() == high.address && low.arena == high.arena);
     low.size_and_flags += high.size();
@@ -172,7 +172,7 @@ class BlockHeap {
   PageMap& page_map_;
   BlockSlab slab_;
   Map<Address, Block*> segments_;
-  // Stands beside the first and the last block of every segment, so that no neighbour is null. What it points to means
+  // Stands beside the first and the last block of every segment, so that no neighbour is null. Its pointers mean
   // nothing.
   Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};
   bool keeps_ages_ = false;

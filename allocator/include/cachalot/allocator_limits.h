@@ -17,7 +17,7 @@ CACHALOT_BEGIN_API
 struct LimitFigures {
   int device = 0;                          ///< index of the device
   std::optional<std::size_t> limit_bytes;  ///< the lowest limit of held bytes; empty without one
-  /// That limit as it was set: `limit:20GiB` (the option), `set_limit("20GiB")`,
+  /// The text of that limit's setting: `limit:20GiB` (the option), `set_limit("20GiB")`,
   /// `per_process_memory_fraction:0.5` (the option) or `set_memory_fraction(0.5)`.
   std::string set_by;
   std::optional<std::size_t> soft_limit_bytes;  ///< the soft limit; empty without one
@@ -26,15 +26,15 @@ struct LimitFigures {
 };
 
 /// AllocatorLimits are the functions of a CachingAllocator that bound, lower and raise the memory
-/// that it holds from a device. Held memory is what is allocated and what is cached: the statistic
+/// that it holds from a device. Held memory is allocated and cached memory: the statistic
 /// reserved_bytes. Memory that is allocated while caching is off does not count.
 class AllocatorLimits : private AllocatorGroup {
  public:
   /// Limits the bytes held from the device, beside set_memory_fraction: of the two limits the lower
   /// one holds. Growth that would exceed the limit gives back cached memory first, as growth on a
-  /// full device does, and then throws OutOfMemory, which names the limit and who set it; the
+  /// full device does, and then throws OutOfMemory, which names the limit and its setting; the
   /// device is not asked. MemoryLimit::Base::none lifts this limit.
-  /// If more is held than the limit allows, cached memory is given back as by trim; what is in use
+  /// If more is held than the limit allows, cached memory is given back as by trim; memory in use
   /// stays valid, and growth is refused until less is held.
   /// Throws CudaError if the device cannot tell its free memory; the limit is then as before.
   /// Blocks: as trim, if more is held than the limit allows.

@@ -21,8 +21,8 @@ class AllocatorSharing : private AllocatorGroup {
   /// Returns what other processes need to open the live allocation `ptr`. Its descriptors stay the
   /// allocator's and are open as long as `ptr` lives. All memory of the same handles or segment can
   /// be reached through them.
-  /// Throws InvalidArgument if the memory is asleep. What was shared before release_physical does
-  /// not show the memory that restore_physical brings.
+  /// Throws InvalidArgument if the memory is asleep. Memory shared before release_physical does not
+  /// show the memory that restore_physical brings.
   SharedMemory share(const void* ptr);
   /// Returns what share returns, for an allocation in one handle.
   /// Throws InvalidArgument also for an allocation in several handles.

@@ -36,8 +36,8 @@ class AllocatorSleep : private AllocatorGroup {
   /// loses its content; it comes back if the pool is in use, since a graph may know its addresses.
   ///
   /// Devices follow one after the other: if one throws, those before it are done, and the call may
-  /// be repeated. After a CudaError a part of the memory may be asleep; what was saved is kept, and
-  /// a further call goes on.
+  /// be repeated. After a CudaError a part of the memory may be asleep; the saved content is kept,
+  /// and a further call goes on.
   ///
   /// Requires: work on the memory is done, or is on its own device; other GPUs are not waited for.
   /// Throws InvalidArgument for an unknown tag, another heap, and while a stream of the device
@@ -46,8 +46,8 @@ class AllocatorSleep : private AllocatorGroup {
   /// is then as before.
   /// Blocks: until the device's work is done.
   void release_physical(std::string_view tag, bool save = false, int device = kAllDevices);
-  /// Wakes the tag: brings memory, and what was saved, to the same addresses. Does nothing if the
-  /// tag is awake. Gives back cached memory of others to make room; memory limits hold.
+  /// Wakes the tag: brings memory, and the saved content, to the same addresses. Does nothing if
+  /// the tag is awake. Gives back cached memory of others to make room; memory limits hold.
   /// Throws OutOfMemory if there is too little memory; the device's memory is then asleep as
   /// before, except for parts that the device did not take back. Otherwise as release_physical.
   void restore_physical(std::string_view tag, int device = kAllDevices);

@@ -233,15 +233,15 @@ CACHALOT_API int cachalot_end_tagged(const char* tag, int device);
  * while a graph is captured.
  * Fails with CACHALOT_E_OUT_OF_MEMORY if the host has too little memory to save to. That device
  * is then as before; devices of lower numbers are done.
- * After CACHALOT_E_CUDA a part of the memory may be asleep. What was saved is kept, and a
+ * After CACHALOT_E_CUDA a part of the memory may be asleep. The saved content is kept, and a
  * further call goes on. */
 CACHALOT_API int cachalot_release_physical(const char* tag, int save, int device);
-/** Wakes the tag: brings memory, and what was saved, to the same addresses.
+/** Wakes the tag: brings memory, and the saved content, to the same addresses.
  * Does nothing if the tag is awake.
  * Fails with CACHALOT_E_INVALID_ARGUMENT as cachalot_release_physical.
  * Fails with CACHALOT_E_OUT_OF_MEMORY if the device has too little memory. That device is then
  * as before; devices of lower numbers are done.
- * After CACHALOT_E_CUDA a part of the memory may be asleep. What was saved is kept, and a
+ * After CACHALOT_E_CUDA a part of the memory may be asleep. The saved content is kept, and a
  * further call goes on. */
 CACHALOT_API int cachalot_restore_physical(const char* tag, int device);
 /** Puts `count` tags to sleep, in their order, as cachalot_release_physical; does nothing if a tag
@@ -291,12 +291,11 @@ CACHALOT_API char* cachalot_snapshot_json(void);
 /** Verifies all memory under the guard now and returns every report since the last call, at most
  * the newest 1,000, as JSON: an array of objects with the names of cachalot::GuardReport's
  * members (cachalot/guard.h).
- * CACHALOT_CONF=guard:True puts canaries around each allocation and poison into what is freed.
- * CACHALOT_DEBUG=1 also reports mistakes of callers, such as double frees, and adds call
- * stacks.
+ * CACHALOT_CONF=guard:True puts canaries around each allocation and poison into freed memory.
+ * CACHALOT_DEBUG=1 also reports mistakes of callers, such as double frees, and adds call stacks.
  * Each report is printed on stderr as soon as it is found.
- * Free the text with cachalot_string_free. Returns NULL on error, as without a guard and while
- * a graph is captured. */
+ * Free the text with cachalot_string_free. Returns NULL on error, as without a guard and while a
+ * graph is captured. */
 CACHALOT_API char* cachalot_check_guard_json(void);
 /** Frees a text that a function above returned. NULL is ignored. */
 CACHALOT_API void cachalot_string_free(char* string);
@@ -317,7 +316,7 @@ CACHALOT_API const char* cachalot_last_error(void);
 
 /** Binds the functions below to the execution provider's device_id and stream; before, they serve
  * device 0 and the legacy default stream, which is the one that ONNX Runtime works on with such
- * functions: it refuses user_compute_stream beside them. What was allocated before stays as it is.
+ * functions: it refuses user_compute_stream beside them. Memory allocated before stays as it is.
  * Requires: no call of the functions below is in progress: call it before the session is made.
  * Fails with CACHALOT_E_INVALID_ARGUMENT for a device that does not exist and for a stream of
  * another device. The old binding then stays. */

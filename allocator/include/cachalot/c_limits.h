@@ -5,7 +5,7 @@
  *     cachalot_reserve((size_t)8 << 30, 0);
  *
  * These functions are part of libcachalot.so; cachalot/c_api.h says what holds for all of them.
- * Held memory is what is allocated and what is cached: cachalot_memory_reserved. */
+ * Held memory is allocated and cached memory: cachalot_memory_reserved. */
 #ifndef CACHALOT_C_LIMITS_H_
 #define CACHALOT_C_LIMITS_H_
 
@@ -20,11 +20,11 @@ extern "C" {
 /** Stands for no limit in cachalot_limits_t. */
 #define CACHALOT_NO_LIMIT ((size_t)-1)
 
-/** Limits the bytes held from `device`: "20GiB", "80%" (of its total memory), "free-2GiB" (what is
- * free now and what is held, less 2 GiB), "free" or "none". Beside cachalot_set_memory_fraction; of
- * the two limits the lower one holds.
+/** Limits the bytes held from `device`: "20GiB", "80%" (of its total memory), "free-2GiB" (the
+ * memory free now and that held, less 2 GiB), "free" or "none". Beside
+ * cachalot_set_memory_fraction; of the two limits the lower one holds.
  * Growth beyond it fails with CACHALOT_E_OUT_OF_MEMORY, and the message names the limit.
- * If more is held already, cached memory is given back as by cachalot_trim. What is allocated stays
+ * If more is held already, cached memory is given back as by cachalot_trim. Allocated memory stays
  * valid.
  * Fails with CACHALOT_E_INVALID_ARGUMENT for another text, and for NULL. */
 CACHALOT_API int cachalot_set_limit(const char* limit, int device);

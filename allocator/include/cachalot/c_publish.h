@@ -2,8 +2,8 @@
  * The publishing of statistics for other processes, in C.
  *
  * The environment variable CACHALOT_PUBLISH=1 does the same as cachalot_publish(NULL) without a
- * change of the program, once the allocator is first used. `cachalot top` shows what is published;
- * docs/reference/statistics_page.md describes the page.
+ * change of the program, once the allocator is first used. `cachalot top` shows the published
+ * statistics; docs/reference/statistics_page.md describes the page.
  *
  * These functions are part of libcachalot.so; cachalot/c_api.h says what holds for all of them. */
 #ifndef CACHALOT_C_PUBLISH_H_

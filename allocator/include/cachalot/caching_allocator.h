@@ -45,9 +45,9 @@ inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
 
 /// AllocateOptions say how an allocation may be asked for.
 struct AllocateOptions {
-  /// True: the allocation lies in one physical handle, to be exported or registered with a network
-  /// card. Over heap:pages this costs a new handle if no idle handle has the room. Over
-  /// heap:segments every allocation lies in one piece.
+  /// The allocation lies in one physical handle, to be exported or registered with a network card.
+  /// Over heap:pages this costs a new handle if no idle handle has the room. Over heap:segments
+  /// every allocation lies in one piece.
   bool contiguous = false;
   /// The address is a multiple of this number: a power of two up to kMaxAlignment. Every allocation
   /// is aligned to 512. For more, a free block is divided: what lies before and behind the
@@ -56,7 +56,7 @@ struct AllocateOptions {
   std::size_t alignment = kUsualAlignment;
 };
 
-/// A CachingAllocator allocates memory of one or several devices and caches what is freed.
+/// A CachingAllocator allocates memory of one or several devices and caches freed memory.
 ///
 ///     cachalot::CachingAllocator allocator(cachalot::cuda_devices());
 ///     void* p = allocator.allocate(1 << 20, 0, stream);

@@ -39,7 +39,7 @@ struct CallFrame {
   int line = 0;  ///< line in the source; 0: unknown, and `file` is not a source
   /// Return address; 0 in an interpreter's frame and in an inlined function.
   std::uintptr_t address = 0;
-  bool is_script = false;  ///< true: a frame of an interpreter
+  bool is_script = false;  ///< true for a frame of an interpreter
 };
 /// Returns the frame as text: "train_step at train.cpp:41".
 std::string to_string(const CallFrame& frame);
@@ -50,10 +50,10 @@ std::string to_string(const CallFrame& frame);
 ///     const cachalot::CallStack here = cachalot::CallStack::capture();
 ///     std::puts(to_string(here).c_str());  // "#0 train_step at train.cpp:41\n#1 main at ..."
 ///
-/// A stack is a value: copies share what was taken, and two stacks that were taken at the same
+/// A stack is a value: copies share the captured frames, and two stacks that were taken at the same
 /// place are equal. Names, files and lines come from debug information, which libbacktrace reads.
 /// Code without debug information, and a build without libbacktrace, have the dynamic linker's
-/// symbols only; CallFrame says what is then empty.
+/// symbols only; CallFrame lists the members that are then empty.
 ///
 /// The frames of an interpreter come from a provider (set_script_frames), such as cachalot's
 /// PyTorch plug-in for Python. They are taken with their names, so that a stack needs no

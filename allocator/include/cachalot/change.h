@@ -41,7 +41,7 @@ struct Change {
     annotate,       ///< a live allocation was annotated (PyTorch's since 2.14)
   };
 
-  Action action = Action::alloc;         ///< what happened
+  Action action = Action::alloc;         ///< the kind of the change
   PoolKind pool_kind = PoolKind::small;  ///< size class of the block or segment
   int device = 0;                        ///< index of the device
   /// Address of the block or segment. For oom: bytes that were free on the device, as in PyTorch.

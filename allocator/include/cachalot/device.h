@@ -78,7 +78,7 @@ struct ShareableHandle {
     descriptor,  ///< a POSIX file descriptor
     fabric,      ///< a fabric handle
   };
-  Kind kind = Kind::descriptor;  ///< which of the members below is valid
+  Kind kind = Kind::descriptor;  ///< the member below that is valid
   /// A file descriptor of this process. It keeps the memory alive while it is open.
   int descriptor = -1;
   /// CUmemFabricHandle: valid in every process of the machine's fabric.

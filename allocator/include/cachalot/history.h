@@ -25,9 +25,9 @@ struct HistoryOptions {
     alloc,  ///< segments and allocations
     all,    ///< segments, allocations and frees
   };
-  bool enabled = true;                  ///< false: stop recording and drop what is recorded
+  bool enabled = true;                  ///< false stops recording and drops the entries
   std::size_t max_entries = 1;          ///< changes kept for each device, the newest; at least 1
-  Contexts contexts = Contexts::never;  ///< which changes carry a Context
+  Contexts contexts = Contexts::never;  ///< the changes that carry a Context
   /// Makes the Contexts; required unless `contexts` is never.
   ContextRecorder recorder{};
   /// Returns the annotation of a change. Called for every change with the device's lock held: it

@@ -29,19 +29,19 @@ struct MemoryLimit {
     none,   ///< there is no bound
     bytes,  ///< 0
     total,  ///< the device's total memory
-    free,   ///< the memory that is free on the device, and what is held already
+    free,   ///< the memory that is free on the device, and the memory held already
   };
-  Base base = Base::none;  ///< what the bound is measured from
+  Base base = Base::none;  ///< the base of the bound
   double percent = 0;      ///< of the total, with Base::total
   std::size_t bytes = 0;   ///< the bound with Base::bytes; with Base::free, what is left to others
 
   /// Returns the bound that `text` names, in a form from above. Spaces are ignored.
   /// Throws InvalidArgument, which names the text and the rule.
   static MemoryLimit parse(std::string_view text);
-  /// Returns the bound of so many bytes.
+  /// Returns the bound of `bytes` bytes.
   static MemoryLimit of_bytes(std::size_t bytes) { return {Base::bytes, 0, bytes}; }
 
-  /// Returns the bound in bytes, or kNone, on a device with so many bytes in total, of which
+  /// Returns the bound in bytes, or kNone, on a device with `total_bytes` in total, of which
   /// `free_bytes` are free and `held_bytes` are held.
   std::size_t in_bytes(std::size_t total_bytes, std::size_t free_bytes,
                        std::size_t held_bytes) const;

@@ -79,13 +79,13 @@ struct Options {
   /// Refuses a request, with no attempt to recover, if held memory would exceed
   /// per_process_memory_fraction with it. set_memory_fraction has no effect on this.
   bool throw_on_cudamalloc_oom = false;
-  bool expandable_segments = false;  ///< true: uses the page heap, as HeapKind::pages
+  bool expandable_segments = false;  ///< true selects the page heap, as HeapKind::pages
   /// The most bytes that a PinnedHostAllocator pins; at least 2 MiB, or 0 for no limit.
   std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
-  CrossStream cross_stream = CrossStream::completed;  ///< whose freed memory the page heap uses
+  CrossStream cross_stream = CrossStream::completed;  ///< streams whose memory is reused
   /// Streams live as long as the process, as those of PyTorch do: a handle is always the same
-  /// stream. False: a handle may be another stream's once its stream was destroyed
+  /// stream. If false, a handle may be another stream's once its stream was destroyed
   /// (CachingAllocator::stream_ends). Has effect when the allocator is made.
   bool immortal_streams = false;
   /// The page heap allocates new memory instead of remapping while reserved memory is at most

@@ -55,7 +55,7 @@ struct PoolCheckpoint {
   struct Block {
     Address address = 0;     ///< where the block begins
     std::size_t size = 0;    ///< bytes
-    bool allocated = false;  ///< false: free
+    bool allocated = false;  ///< false if it is free
   };
   /// One segment. Invariant: `blocks` tile the segment.
   struct Segment {

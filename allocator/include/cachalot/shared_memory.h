@@ -21,7 +21,7 @@ CACHALOT_BEGIN_API
 struct SharedMemory {
   /// A Handle names one piece of physical memory.
   struct Handle {
-    ShareableHandle shared;  ///< what the other process imports
+    ShareableHandle shared;  ///< the handle that the other process imports
     std::size_t bytes = 0;   ///< of the whole handle; a multiple of the device's page
     /// The export's number; unique in the process, while descriptors are reused.
     std::uint32_t number = 0;

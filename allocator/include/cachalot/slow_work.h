@@ -18,7 +18,7 @@ struct SlowWork {
     release_physical,  ///< AllocatorSleep::release_physical
     restore_physical,  ///< AllocatorSleep::restore_physical
   };
-  Kind kind = Kind::grow;  ///< what is done
+  Kind kind = Kind::grow;  ///< the kind of work
   int device = 0;          ///< index of the device
   std::size_t bytes = 0;   ///< for grow: of the request; otherwise 0
 };

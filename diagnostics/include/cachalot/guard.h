@@ -75,7 +75,7 @@ struct GuardReport {
     invalid_use,     ///< another call with an address where no block begins
     released_pool,   ///< use of a private pool after all its users released it
   };
-  Kind kind = Kind::front_canary;  ///< what was found
+  Kind kind = Kind::front_canary;  ///< the kind of the finding
   int device = 0;                  ///< index of the device; -1: no device knows the address
   Address address = 0;  ///< of the block, as allocate returned it; without a block: of the mistake
   std::size_t requested_bytes = 0;  ///< of the block; 0: no block is known
