@@ -1,5 +1,4 @@
-// What torch's users say about the allocations that a thread makes: the compile context and their metadata. Trace entries
-// carry them.
+// The notes of torch's users on a thread's allocations: the compile context and their metadata. Trace entries carry them.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -56,7 +55,7 @@ class ExternalAnnotations {
   std::deque<Entry> entries_;
 };
 
-inline constexpr const char* kNoCompileContext = "N/A";  // what torch 2.11 writes without one
+inline constexpr const char* kNoCompileContext = "N/A";  // torch 2.11's text without one
 
 struct Annotation {
   std::string compile_context = kNoCompileContext;
@@ -85,7 +84,7 @@ class Annotations {
   }
   const std::string& user_metadata() const { return user_metadata_; }
 
-  // As `current`, with this metadata instead of the thread's.
+  // Returns a context as `current`, with this metadata instead of the thread's.
   Context current_with(std::string user_metadata) const {
     auto annotation = std::make_shared<Annotation>();
     if (!compile_contexts_.empty()) annotation->compile_context = compile_contexts_.back();

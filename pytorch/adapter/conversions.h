@@ -151,7 +151,7 @@ inline void annotate(const Annotation& annotation, TraceEntry& entry) {
   entry.user_metadata_ = annotation.user_metadata;
 }
 
-// What torch's own allocator writes since 2.15, and before that behind the user's metadata.
+// Marks an entry as torch's own allocator does since 2.15; before that, behind the user's metadata.
 template <typename Entry>
 void mark_as_placed(Entry& entry) {
   constexpr const char* kMark = "mallocWithAddress";
@@ -172,7 +172,7 @@ inline TraceEntry to_torch(const Change& change) {
   return entry;
 }
 
-// As in a snapshot, where the time is in microseconds since the epoch.
+// Converts a Change as in a snapshot, where the time is in microseconds since the epoch.
 inline TraceEntry to_torch_with_unix_time(const Change& change) {
   TraceEntry entry = to_torch(change);
   entry.time_.t_ = change.time_us;

@@ -28,8 +28,8 @@ inline std::string without_spaces(const std::string& settings) {
 
 // torch's answer to code that asks whether segments are expandable, such as ProcessGroupNCCL's registration of segments.
 //
-// torch has one flag. To cachalot it is the program's wish; whoever asks wants to know which heap there is, which other options
-// decide as well. So the flag is the answer, and the wish is kept here.
+// torch has one flag. To cachalot it is the program's wish; readers of the flag want to know the kind of heap, which other
+// options decide as well. So the flag is the answer, and the wish is kept here.
 class ExpandableSegments {
  public:
   // Returns the program's wish after torch has read `settings`, with the flag in it that torch keeps from earlier ones.
@@ -51,7 +51,7 @@ class ExpandableSegments {
     const std::size_t at = text.find(wrong);
     if (at != std::string::npos) return Config::instance().parseArgs(text.replace(at, wrong.size(), right));
     Config::instance().parseArgs(text.empty() ? right : right + "," + text);
-    Config::instance().parseArgs(settings);  // which leaves the flag alone
+    Config::instance().parseArgs(settings);  // this leaves the flag alone
   }
 
  private:
@@ -176,7 +176,7 @@ inline void install(const std::shared_ptr<TorchAllocator>& allocator) {
     TorchAllocator::the_one = nullptr;
     throw;
   }
-  new std::shared_ptr<TorchAllocator>(allocator);  // for good: tensors die after static objects
+  new std::shared_ptr<TorchAllocator>(allocator);  // permanent: tensors die after static objects
   c10::SetAllocator(c10::kCUDA, allocator.get(), 255);
 }
 
@@ -184,7 +184,7 @@ inline void install(const std::shared_ptr<TorchAllocator>& allocator) {
 template <typename Allocator>
 void install_late(Plug& plug) {
   cuda_caching::CUDAAllocator& former = *cuda_caching::allocator.load();
-  auto* const allocator = new Late<Allocator>(plug, former);  // for good, as above
+  auto* const allocator = new Late<Allocator>(plug, former);  // permanent, as above
   former.emptyCache({0, 0});
   const DeviceIndex devices = c10::cuda::device_count();
   allocator->init(devices);

@@ -23,7 +23,7 @@
 
 namespace cachalot::torch_adapter {
 
-// What torch 2.11 to 2.15 write was looked at.
+// The version that torch writes, as seen in 2.11 to 2.15.
 inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 
 // --- descriptors of other processes ---

@@ -128,7 +128,7 @@ inline SentMemory parse_handles(char version, std::string_view bytes) {
   return sent;
 }
 
-// `newest` is the latest version that is read. Throws InvalidArgument for bytes that are none of these.
+// `newest` is the latest version that is read. Throws InvalidArgument for other bytes.
 inline SentMemory from_bytes(std::string_view bytes, char newest) {
   require(bytes.size() >= 2, "a shared CUDA memory handle of ", bytes.size(), " bytes: it has at least 2");
   const char version = bytes[0];  // PyTorch reads all but newer ones, too

@@ -55,7 +55,7 @@ inline at::HostStats to_torch(const PinnedStats& stats) {
   return result;
 }
 
-// Whose context pins: a GPU that has one already, as in torch's own allocator, or the current one.
+// Returns the device whose context pins: a GPU that has one already, as in torch's own allocator, or the current one.
 inline int device_that_pins() {
   if (const auto device = c10::cuda::getDeviceIndexWithPrimaryContext()) return *device;
   return c10::cuda::current_device();
@@ -334,7 +334,7 @@ void install_pinned() {
   TORCH_CHECK(plug != nullptr, "libcachalot_torch.so is of another version than its adapter");
   TORCH_CHECK(PinnedAllocator::the_one == nullptr, "cachalot is torch's host allocator already");
   at::HostAllocator* const former = at::getHostAllocator(at::kCUDA);
-  auto* const allocator = new Allocator(*plug, *former);  // for good: tensors die after static objects
+  auto* const allocator = new Allocator(*plug, *former);  // permanent: tensors die after static objects
   at::setHostAllocator(at::kCUDA, allocator, kPriority);
   if (at::getHostAllocator(at::kCUDA) != allocator) {
     delete allocator;

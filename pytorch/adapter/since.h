@@ -36,7 +36,7 @@ class AllocatorSince2_12 : public AllocatorSince2_11 {
  public:
   using AllocatorSince2_11::AllocatorSince2_11;
 
-  // Where the allocation was made, if history records it; null for any other pointer.
+  // Returns the place where the allocation was made, if history records it; null for any other pointer.
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) override {
     return as_torch([&] { return to_torch(plug_.context_of(ptr)); });
   }
@@ -62,7 +62,7 @@ class AllocatorSince2_13 : public AllocatorSince2_12 {
  public:
   using AllocatorSince2_12::AllocatorSince2_12;
 
-  // torch tells of captures apart: redirections, also those of graphs, are of requests alone.
+  // torch reports captures separately: redirections, also those of graphs, are of requests alone.
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     newest_pool = pool;
     as_torch([&] { plug_.begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), RedirectFor::requests); });
@@ -74,7 +74,7 @@ class AllocatorSince2_13 : public AllocatorSince2_12 {
     as_torch([&] { plug_.end_capture(device); });
   }
 
-  // The limit is the nearest whole number of bytes, which is what is read back.
+  // The limit is the nearest whole number of bytes, which is read back.
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     const auto total = static_cast<double>(getMemoryInfo(device).second);
     const bool is_valid = fraction >= 0 && fraction < 1;  // others are refused, or lift the limit

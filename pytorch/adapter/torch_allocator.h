@@ -71,7 +71,7 @@ class Profiler {
   Plug& plug_;
 };
 
-// What torch brings to a private pool, and takes from it.
+// The segments that torch brings to a private pool, and takes from it.
 //
 // The segments of a private pool come from another torch allocator (MemPool(allocator)).
 class TorchSegments final : public SegmentProvider {
@@ -148,7 +148,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   using cuda_caching::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
     if (!ptr.get()) return;
-    // Anybody else's memory (another process's, caching off) is not kept from reuse by us; but a pool's is.
+    // Foreign memory (another process's, caching off) is not kept from reuse by cachalot; but a pool's is.
     as_torch([&] {
       if (ptr.get_deleter() == &free_tensor) return plug_.record_stream(ptr.get(), stream);
       plug_.record_pooled(ptr.get(), stream);
@@ -312,7 +312,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return plug_.allocate(bytes, device, stream);
   }
 
-  // Tells whoever listens of an allocation.
+  // Reports an allocation to listeners.
   void tell_of_allocation(void* ptr, DeviceIndex device) {
     if (c10::memoryProfilingEnabled()) [[unlikely]]
       profiler_.report_allocation(ptr, device);
@@ -401,7 +401,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // Memory allocated while caching was off. Another function, so that recordStream knows it.
   static void free_uncached_tensor(void* ptr) { the_one->free(ptr); }
 
-  // Whoever asked to be called before memory runs out (CUDA IPC does).
+  // Calls the functions that are registered for the time before memory runs out (CUDA IPC has one).
   static bool run_torch_callbacks() {
     bool freed = false;
     for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {

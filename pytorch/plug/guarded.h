@@ -1,4 +1,4 @@
-// How exceptions cross to ctypes: as codes, with their text in a buffer of the caller's.
+// Exceptions for ctypes: codes, with their text in a buffer of the caller's.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace cachalot {
 
-// What `action` returns, or with the reason in `error` -2 when memory ran out, -3 for a mistake of the caller's, -1 after any
-// other error.
+// Returns the result of `action`, or with the reason in `error` -2 when memory ran out, -3 for a mistake of the caller's, -1
+// after any other error.
 template <typename Action>
 auto guarded(char* error, std::size_t capacity, Action action) noexcept -> decltype(action()) {
   try {

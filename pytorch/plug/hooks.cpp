@@ -23,7 +23,7 @@ const char* required_tag(const char* tag) {
   return tag;
 }
 
-// What the thread's last check_memory returned: json's text may have to be asked for twice.
+// The reports of the thread's last check_memory: json's text may have to be asked for twice.
 thread_local std::vector<GuardReport> reports_of_last_check;
 
 std::string json(std::string_view what, int device) {
@@ -74,7 +74,7 @@ void cachalot_record_stream_hook(void* ptr, Stream stream) {
   if (!LentTensors::instance().record_stream(ptr, stream)) process_allocator().record_stream(ptr, stream);
 }
 
-// Only graph captures come here: the class behind the function-pointer plug has no MemPool.
+// Called for graph captures only: the class behind the function-pointer plug has no MemPool.
 void cachalot_begin_allocate_to_pool(int device, TorchPoolId pool, std::function<bool(Stream)> filter) {
   process_allocator().begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), RedirectFor::capture);
 }

@@ -12,14 +12,14 @@
 
 #include "cachalot/device.h"
 
-// What libcachalot_torch.so shows to others; everything else in it is hidden.
+// The exported functions of libcachalot_torch.so; everything else in it is hidden.
 #define CACHALOT_EXPORT [[gnu::visibility("default")]]
 
 extern "C" {
 
 // `size` bytes for work on `stream`; null for 0 bytes.
 CACHALOT_EXPORT void* cachalot_malloc(std::size_t size, int device, cachalot::Stream stream);
-// What cachalot_malloc returned, with the values it was asked for with.
+// Frees an address of cachalot_malloc, with the values of that call.
 CACHALOT_EXPORT void cachalot_free(void* ptr, std::size_t size, int device, cachalot::Stream stream);
 
 // The hooks, with the signatures of torch/csrc/cuda/CUDAPluggableAllocator.h. The pool hooks' types are C++'s.
@@ -40,7 +40,8 @@ CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, st
 // torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
 // is left out with a line on stderr.
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity);
-// Whether the calling thread's allocations from now on lie in one physical handle each. Returns whether they did: 0 or 1.
+// Sets whether the calling thread's allocations from now on lie in one physical handle each. Returns whether they did: 0
+// or 1.
 CACHALOT_EXPORT int cachalot_plug_set_contiguous(int contiguous, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity);  // -1: every device
 CACHALOT_EXPORT int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity);

@@ -27,7 +27,7 @@
 namespace cachalot {
 namespace {
 
-// Which buffers of pinned memory a captured graph may use.
+// The buffers of pinned memory that a captured graph may use.
 //
 // HostPools remember the buffers of private pools. A copy in a graph is no work that an event could mark: it is done with
 // each replay. So a buffer that a stream has used stays as it is, when it was freed, until its pool has no users.
@@ -277,7 +277,8 @@ CACHALOT_EXPORT void* cachalot_pinned_malloc(std::size_t bytes, int device) {
   return buffer;
 }
 
-// What it returned. All work that uses the buffer is done, or on streams that were recorded. Null is ignored.
+// Frees a buffer of cachalot_pinned_malloc. All work that uses the buffer is done, or on streams that were recorded.
+// Null is ignored.
 CACHALOT_EXPORT void cachalot_pinned_free(void* buffer) { HostMemory::instance().deallocate(buffer); }
 
 // Work on `stream` (cudaStream_t) uses the buffer. Anything but a live buffer is the caller's mistake.

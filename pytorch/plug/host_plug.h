@@ -35,7 +35,7 @@ class HostPlug {
   virtual void* allocate(std::size_t bytes, PoolId pool, int through) = 0;
   // Frees a buffer. It is handed out again once all work is done that is queued by now on its recorded streams. A buffer of
   // a private pool that a stream has used stays as it is until the pool has no users: a graph may use it. A buffer that CUDA
-  // does not let go of now, because a stream that uses it captures, is freed later. Does nothing in a forked child.
+  // does not release now, because a stream that uses it captures, is freed later. Does nothing in a forked child.
   virtual void deallocate(void* buffer) noexcept = 0;
   // Declares that work on `stream` uses the buffer. Returns false, and does nothing, for anything but a live buffer.
   virtual bool record_stream(void* buffer, Stream stream) = 0;
@@ -56,8 +56,8 @@ class HostPlug {
   virtual void reset_accumulated_stats() = 0;
   virtual void reset_peak_stats() = 0;
 
-  // As CachingAllocator::record_history. The recorder of contexts runs under no lock, and with the GIL if the thread ever ran
-  // Python code.
+  // Records history as CachingAllocator::record_history. The recorder of contexts runs under no lock, and with the GIL if the
+  // thread ever ran Python code.
   virtual void record_history(HistoryOptions history, int through) = 0;
   virtual bool history_enabled() const = 0;
   // Returns the segments and the trace of the heap, both empty before its first use.

@@ -1,7 +1,7 @@
 // Leak detectors and allocation tracks (leak_detector.h, allocation_track.h) of the process's allocator, for ctypes. Each is
 // known by its number, from 1 on, until it is ended.
 //
-// Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. A number that is none is the caller's mistake. Thread-safe.
+// Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. An invalid number is the caller's mistake. Thread-safe.
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -39,7 +39,7 @@ class Numbered final : public ForkAware {
     const std::lock_guard lock(mutex_);
     return found(number)->second;
   }
-  // The object goes when nobody uses it any more, without our lock.
+  // Removes the object, which is destroyed after its last use, without the lock.
   std::shared_ptr<Object> remove(long number) {
     const std::lock_guard lock(mutex_);
     return std::move(objects_.extract(found(number)).mapped());

@@ -1,8 +1,8 @@
-// Tensors of pools that Python has. Each belongs to all who hold it together: the lease, and every consumer of its DLPack
+// Tensors of pools that Python has. Each belongs to all its holders together: the lease, and every consumer of its DLPack
 // capsules. With the last of them it goes back to its pool, in whatever thread.
 //
-// Torch takes a tensor made from a capsule for somebody else's memory, of which it knows the address alone; record_stream
-// finds it by that.
+// Torch takes a tensor made from a capsule for foreign memory, of which it knows the address alone; record_stream finds
+// it by that.
 #pragma once
 
 #include <memory>
@@ -44,7 +44,7 @@ class LentTensors final : public ForkAware {
   static LentTensors& instance();
 
   std::shared_ptr<LentTensor> lend(PooledTensor&& tensor);
-  // Of the tensor that begins at `data`; false: there is none.
+  // Records the use of the tensor that begins at `data`; returns false if there is none.
   bool record_stream(void* data, Stream stream);
 
  private:

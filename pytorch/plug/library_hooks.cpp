@@ -41,7 +41,7 @@ namespace {
 
 constexpr const char* kRemainder = "torch";
 
-// Of the block, as statistics count it; 0 for memory that they do not count: with caching off.
+// Returns the bytes of the block, as statistics count it; 0 for memory that they do not count: with caching off.
 std::int64_t block_bytes(CachingAllocator& allocator, void* ptr) {
   try {
     return static_cast<std::int64_t>(allocator.allocated_size(ptr));
@@ -57,7 +57,8 @@ void raise_to(std::atomic<std::int64_t>& peak, std::int64_t value) {
   }
 }
 
-// What others than the libraries have. Counts of both are read while other threads work: a difference is never below 0.
+// Returns the usage by others than the libraries. Counts of both are read while other threads work: a difference is
+// never below 0.
 LibraryUsage remainder(const CachingAllocator& allocator, int device, const std::vector<LibraryUsage>& libraries) {
   const DeviceStats stats = allocator.memory_stats(device);
   LibraryUsage rest{kRemainder,
@@ -139,7 +140,7 @@ class LibraryMemory {
   void deallocate(void* ptr) {
     counted_free(ptr, [ptr](CachingAllocator& allocator) { allocator.deallocate(ptr); });
   }
-  // The same after work on `stream`, which may be another than the allocation's.
+  // Frees the memory after work on `stream`, which may be another than the allocation's.
   void deallocate(void* ptr, Stream stream) {
     counted_free(ptr, [ptr, stream](CachingAllocator& allocator) {
       allocator.record_stream(ptr, stream);
@@ -230,7 +231,7 @@ void keep_library_error(int code, const char* message) noexcept {
 
 namespace {
 
-// What `action` returns; `failed` after an error, which is kept.
+// Returns the result of `action`; `failed` after an error, which is kept.
 template <typename Result, typename Action>
 Result kept_errors(Result failed, Action action) noexcept {
   Result result = failed;
@@ -245,7 +246,7 @@ LibraryMemory& required(LibraryMemory* library) {
   return *library;
 }
 
-// As cachalot.LibraryUsage has them.
+// Returns the usage with the fields of cachalot.LibraryUsage.
 std::string usage_json() {
   JsonWriter json;
   json.list(LibraryMemory::usage(), [](JsonWriter& out, const LibraryUsage& usage) {
@@ -290,7 +291,7 @@ CACHALOT_EXPORT int cachalot_library_free(LibraryMemory* library, void* ptr) {
   return kept_errors(-1, [&] { return required(library).deallocate(ptr), 0; });
 }
 
-// The same for memory that work on `stream`, too, may use: the next user comes after that.
+// Frees memory that work on `stream`, too, may use: the next user comes after that.
 CACHALOT_EXPORT int cachalot_library_free_after(LibraryMemory* library, void* ptr, Stream stream) {
   return kept_errors(-1, [&] { return required(library).deallocate(ptr, stream), 0; });
 }
@@ -332,8 +333,8 @@ CACHALOT_EXPORT void cachalot_cupy_use_stream(std::intptr_t (*current_stream)())
   current_cupy_stream = current_stream;
 }
 
-// As cachalot_library_malloc and cachalot_library_free, with CuPy's signatures. The calling thread holds the GIL, which is
-// released while the allocator works.
+// These do as cachalot_library_malloc and cachalot_library_free, with CuPy's signatures. The calling thread holds the GIL,
+// which is released while the allocator works.
 CACHALOT_EXPORT void* cachalot_cupy_malloc(LibraryMemory* library, std::size_t bytes, int device) {
   const auto current_stream = current_cupy_stream.load(std::memory_order_relaxed);
   const auto stream = reinterpret_cast<Stream>(current_stream == nullptr ? 0 : current_stream());
@@ -351,7 +352,7 @@ CACHALOT_EXPORT void cachalot_cupy_free(LibraryMemory* library, void* ptr, int) 
 
 // The functions above as Python calls them without ctypes, which costs more than they do.
 
-// As Python's PyMethodDef.
+// The layout of Python's PyMethodDef.
 struct CachalotMethod {
   const char* name;
   cachalot::PythonObject* (*function)(cachalot::PythonObject* self, cachalot::PythonObject* const* arguments,
@@ -456,7 +457,7 @@ namespace {
 constexpr int kOnnxRuntimeDevices = 64;
 constexpr std::size_t kReasonBytes = 1024;
 
-std::atomic<LibraryMemory*> onnxruntime_memory{nullptr};  // set before any of the functions is given to anybody
+std::atomic<LibraryMemory*> onnxruntime_memory{nullptr};  // set before any of the functions is handed out
 
 // ONNX Runtime's own message has no reason.
 template <typename Action>

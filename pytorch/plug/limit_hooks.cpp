@@ -48,7 +48,7 @@ void write(JsonWriter& json, const char* name, const std::optional<std::size_t>&
   }
 }
 
-// As cachalot.Limits has them.
+// Returns the limits with the fields of cachalot.Limits.
 std::string limits_json(const LimitFigures& figures) {
   JsonWriter json;
   json.begin_object().member("device", figures.device).member("set_by", figures.set_by);

@@ -1,5 +1,5 @@
 // Failures for want of memory of the process's allocator, for ctypes: a function that each calls, and the memory that explains
-// it. What `error`, codes and texts mean: hooks.h. Thread-safe.
+// it. The meaning of `error`, codes and texts: hooks.h. Thread-safe.
 #include <atomic>
 #include <cstddef>
 
@@ -26,7 +26,7 @@ struct CachalotOutOfMemory {
 };
 
 // The function is called before the exception of each failure, on the thread that asked for memory, under no lock of the
-// allocator, with the GIL: a thread that has let go of it takes it again. Threads that Python does not know call nothing, and
+// allocator, with the GIL: a thread that has released it takes it again. Threads that Python does not know call nothing, and
 // none does once Python is shutting down. The exception that the thread raises in Python is kept. NULL: no function.
 using CachalotOutOfMemoryCall = void (*)(const CachalotOutOfMemory*);
 

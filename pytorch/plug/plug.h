@@ -19,7 +19,7 @@
 
 namespace cachalot {
 
-// How a message crosses a C boundary, here and in an adapter: cut to `capacity` bytes, the closing zero included.
+// Copies a message across a C boundary, here and in an adapter: cut to `capacity` bytes, the closing zero included.
 inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
   if (out == nullptr || capacity == 0) return;
   out[text.copy(out, capacity - 1)] = '\0';
@@ -51,7 +51,7 @@ class Forwarded<function> : public ForwardedCall<function, Group, Result, Args..
 
 class Plug {
  public:
-  // What torch's own configuration says. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
+  // Applies torch's own configuration. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
   // first use of memory it is what the allocator starts with, later it takes effect at once.
   virtual void configure(const Options& torch_options) = 0;
   // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it comes first, but for
@@ -62,9 +62,9 @@ class Plug {
   Forwarded<&CachingAllocator::allocate_at> allocate_at;
   virtual void deallocate(void* ptr) = 0;
   Forwarded<&CachingAllocator::record_stream> record_stream;
-  // The same for a tensor that came from a pool, whose memory torch takes for somebody else's. Any other address is ignored.
+  // Records a use of a tensor that came from a pool, whose memory torch takes for foreign. Any other address is ignored.
   virtual void record_pooled(void* ptr, Stream stream) = 0;
-  // Of a private pool: does nothing in a forked child.
+  // Empties a private pool's cache; does nothing in a forked child.
   virtual void empty_cache(int device, PoolId pool) = 0;
 
   Forwarded<&AllocatorFigures::memory_allocated> memory_allocated;
@@ -83,8 +83,8 @@ class Plug {
   };
   virtual Allocation allocation(void* ptr) const = 0;
   Forwarded<&CachingAllocator::device_of> device_of;
-  // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's. Before the allocator is made, whether it
-  // would be as things stand.
+  // Returns whether memory may be virtual memory, and not cudaMalloc's: the page heap's. Before the allocator is made,
+  // returns whether it would be with the current settings.
   virtual bool has_virtual_memory() const = 0;
 
   Forwarded<&AllocatorSharing::share> share;
@@ -94,13 +94,13 @@ class Plug {
 
   Forwarded<&AllocatorSettings::set_memory_fraction> set_memory_fraction;
   Forwarded<&AllocatorSettings::memory_fraction> memory_fraction;
-  // Without effect where PYTORCH_NO_CUDA_MEMORY_CACHING keeps caching off.
+  // Has no effect where PYTORCH_NO_CUDA_MEMORY_CACHING keeps caching off.
   virtual void set_caching_enabled(bool enabled) = 0;
   Forwarded<&AllocatorSettings::caching_enabled> caching_enabled;
 
   // These five keep the exception that the calling thread raises in Python, whatever the observers do. The recorder of
   // contexts is called with the GIL if the thread ever ran Python code. The other four are called as they are if the
-  // thread has let go of the GIL: trackers run under a lock, where no thread may wait for the GIL.
+  // thread has released the GIL: trackers run under a lock, where no thread may wait for the GIL.
   virtual void add_out_of_memory_observer(OutOfMemoryObserver observer) = 0;
   virtual void add_refusal_observer(RefusalObserver observer) = 0;
   virtual void add_free_memory_callback(FreeMemoryCallback callback) = 0;
@@ -126,7 +126,8 @@ class Plug {
   // Call stacks leave out what lies in the library around `code`: the adapter's.
   virtual void hide_code(const void* code) = 0;
 
-  // How the function-pointer plug reports that memory ran out: must throw. Without, it throws a std::runtime_error.
+  // The function by which the function-pointer plug reports that memory ran out: it must throw. Without one, the plug
+  // throws a std::runtime_error.
   using Thrower = void (*)(const char* message);
   virtual void set_out_of_memory_thrower(Thrower thrower) = 0;
 

@@ -87,10 +87,10 @@ std::string to_json(const PoolSet& pools) {
   return json.end_object().take();
 }
 
-// DLPack's Python protocol: a tensor in a capsule, whose name says whether somebody has taken it.
+// DLPack's Python protocol: a tensor in a capsule, whose name says whether it was taken.
 //
-// Callers hold Python's lock (GIL), as does who lets a capsule die. Nothing here runs Python code, and neither does the
-// deleter of what a consumer took: both may come while the interpreter shuts down.
+// Callers hold Python's lock (GIL), as does the code that lets a capsule die. Nothing here runs Python code, and
+// neither does the deleter of a consumer's tensor: both may come while the interpreter shuts down.
 
 // Python's C API, as far as it is needed; objects are void*.
 struct CapsuleFunctions {
@@ -101,7 +101,7 @@ struct CapsuleFunctions {
 };
 CapsuleFunctions python_functions = {};
 
-// Who takes a capsule's tensor gives the capsule another name.
+// A consumer that takes a capsule's tensor gives the capsule another name.
 template <typename Managed>
 struct Capsule;
 template <>
@@ -128,8 +128,9 @@ void* wrap(Managed* managed) {
   return capsule;
 }
 
-// A new reference to a capsule "dltensor_versioned", or "dltensor" as consumers from before DLPack 1.0 take it. One that
-// nobody has taken gives the tensor up as it dies. NULL, with MemoryError set, where there is no host memory.
+// Returns a new reference to a capsule "dltensor_versioned", or "dltensor" as consumers from before DLPack 1.0 take it.
+// A capsule that was not taken gives the tensor up as it dies. NULL, with MemoryError set, where there is no host
+// memory.
 void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {
   try {
     if (versioned) return wrap(to_dlpack(std::move(tensor)));

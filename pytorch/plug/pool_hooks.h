@@ -1,7 +1,8 @@
-// Tensor pools over the process's allocator, for the Python package, by ctypes. What `error`, codes and texts mean: hooks.h.
+// Tensor pools over the process's allocator, for the Python package, by ctypes. The meaning of `error`, codes and texts:
+// hooks.h.
 //
-// A pool, a set and a lease are pointers, each to be given back once with its own function; what uses one while another
-// thread gives it back is a mistake that nobody finds. Otherwise thread-safe. cachalot_plug_lease_capsule is called with
+// A pool, a set and a lease are pointers, each to be given back once with its own function; its use while another thread
+// gives it back is a mistake that is not found. Otherwise thread-safe. cachalot_plug_lease_capsule is called with
 // Python's lock (GIL) held, all others better without: they may wait.
 #pragma once
 
@@ -68,15 +69,16 @@ CACHALOT_EXPORT int cachalot_plug_pool_set_trim(cachalot::PoolSet* pools, std::s
 // {"all": PoolStats' fields, "by_spec": [{"shape", "dtype", "device", "stats"}, …]}, the least recently used first.
 CACHALOT_EXPORT long cachalot_plug_pool_set_json(const cachalot::PoolSet* pools, char* text, long capacity);
 
-// A DLPack capsule of the tensor, "dltensor_versioned" or "dltensor", as a new reference; NULL with Python's MemoryError
-// set. The capsule is a holder until it has a consumer, who is one then. cachalot_plug_use_python comes first.
+// Returns a DLPack capsule of the tensor, "dltensor_versioned" or "dltensor", as a new reference; NULL with Python's
+// MemoryError set. The capsule is a holder until it has a consumer, which is one then. cachalot_plug_use_python comes
+// first.
 CACHALOT_EXPORT void* cachalot_plug_lease_capsule(const CachalotLease* lease, int versioned);
 // PooledTensor::share_with and record_stream.
 CACHALOT_EXPORT int cachalot_plug_lease_share(const CachalotLease* lease, cachalot::Stream stream, char* error,
                                               std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_lease_record(const CachalotLease* lease, cachalot::Stream stream, char* error,
                                                std::size_t capacity);
-// How many hold the tensor beside this lease.
+// Returns the number of holders of the tensor beside this lease.
 CACHALOT_EXPORT long cachalot_plug_lease_others(const CachalotLease* lease);
 CACHALOT_EXPORT void cachalot_plug_lease_drop(CachalotLease* lease);
 

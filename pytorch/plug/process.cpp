@@ -32,7 +32,8 @@ bool with_environment(const char* variable, Use use) {
   }
 }
 
-// What cachalot does not use of PYTORCH_CUDA_ALLOC_CONF, PyTorch itself may. Nobody else reads `text`.
+// Amends the options. Settings of PYTORCH_CUDA_ALLOC_CONF that cachalot does not use may be used by PyTorch itself;
+// `text` has no other reader.
 Options amended(const Options& options, std::string_view text) {
   Options result = amend_options(text, options);
   warn_of_options_without_effect(result, options);
@@ -52,7 +53,7 @@ Options read_pytorch_conf(std::string_view text, const Options& base) {
   return conf.options;
 }
 
-// As torch reads it: "0" and anything else leave caching on.
+// Reads the variable as torch does: "0" and anything else leave caching on.
 bool is_caching_off_by_environment() {
   const char* const value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   return value != nullptr && std::string_view(value) == "1";
@@ -126,7 +127,7 @@ void Process::amend(std::string_view text) {
 CachingAllocator& Process::make() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
-  // Where an adapter is, it came first with torch's own reading of the variables.
+  // An adapter, if there is one, came first with torch's own reading of the variables.
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());

@@ -29,31 +29,31 @@ class Process final : public ForkAware {
   // Returns the allocator, or null while nothing has needed it.
   CachingAllocator* made() const { return allocator_.load(std::memory_order_acquire); }
 
-  // As CachingAllocator::allocate; in one handle where this thread has asked for that.
+  // Allocates as CachingAllocator::allocate; in one handle if this thread has asked for that.
   void* allocate(std::size_t bytes, int device, Stream stream) {
     if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
       return allocator().allocate(bytes, device, stream);
     }
     return allocator().allocate(bytes, device, stream, {.contiguous = true});
   }
-  // Whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
+  // Sets whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
   bool set_contiguous(bool contiguous);
 
-  // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it. Once
-  // the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is then left as it is,
-  // and the first time a line on stderr says so.
+  // Sets the base under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as its reader
+  // understood it. Once the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is
+  // then left as it is, and the first time a line on stderr says so.
   void set_base(const Options& base);
-  // The same with PYTORCH_CUDA_ALLOC_CONF's text, read on top of the base before it as PyTorch does; each setting that
-  // is left out is a line on stderr.
+  // Sets the base from PYTORCH_CUDA_ALLOC_CONF's text, read on top of the base before it as PyTorch does; each setting
+  // that is left out is a line on stderr.
   void set_base(std::string_view text);
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
   // Says that others than PyTorch, whose streams end, will use the allocator: unless immortal_streams is set, a handle is then
-  // not taken for the same stream for ever. Has no effect once the allocator is made.
+  // not taken for the same stream permanently. Has no effect once the allocator is made.
   void expect_other_libraries();
 
-  // Whether the heap is the page heap, or would be if the allocator were made now.
+  // Returns whether the heap is the page heap, or would be if the allocator were made now.
   bool has_pages();
   // The option pinned_limit, as all sources together say it.
   std::size_t pinned_limit();

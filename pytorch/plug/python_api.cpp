@@ -91,7 +91,7 @@ bool is_of_runpy(const ScriptFrame& frame) {
   return file == "<frozen runpy>" || file.ends_with("/runpy.py");
 }
 
-// How many of the frames are the program's own, from the innermost on.
+// Returns the number of frames that are the program's own, from the innermost on.
 std::size_t without_launcher(std::span<const ScriptFrame> frames) {
   const char* const file = launcher.load(std::memory_order_acquire);
   const auto is_launcher = [&](const ScriptFrame& frame) { return frame.file == file; };
@@ -126,7 +126,7 @@ Reference current_frame(const Python& python) {
   return {python, frame};
 }
 
-// A text that is none, or that UTF-8 cannot say, is empty.
+// Returns the text; empty for an object that is not a text, or that UTF-8 cannot encode.
 const char* interned(const Python& python, PythonObject* text) {
   std::ptrdiff_t length = 0;
   const char* const bytes = text != nullptr ? python.text(text, &length) : nullptr;

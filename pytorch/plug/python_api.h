@@ -9,19 +9,19 @@
 
 namespace cachalot {
 
-// What Python calls PyObject: only ever pointed at.
+// Python's PyObject: only ever pointed at.
 struct PythonObject;
 
-// The functions by name; pages of docs.python.org describe each. All are in every Python from 3.9 on, but for those with two
+// The functions by name; pages of docs.python.org describe each. All are in every Python from 3.9 on, except those with two
 // names, which changed it.
 class Python {
  public:
   // Null where the process has no Python, or one that lacks a function.
   static const Python* instance() noexcept;
 
-  // Lets the calling thread use Python as long as it lives, if the thread may at all: a thread that has let go of the GIL, as
+  // Lets the calling thread use Python as long as it lives, if the thread may at all: a thread that has released the GIL, as
   // in PyTorch's functions, takes it again if `may_take_gil`. That waits for the thread which holds it: under no lock of
-  // ours. A thread that never ran Python code is left alone, as is every thread once Python is shutting down: one that
+  // cachalot. A thread that never ran Python code is left alone, as is every thread once Python is shutting down: one that
   // asks for the GIL then does not come back.
   class Permission {
    public:
@@ -107,8 +107,8 @@ class Python {
   void (*restore_thread_)(PythonObject*);
 };
 
-// Keeps the exception that the thread raises in Python: what is called while this lives may clear it or raise others. Memory is
-// freed while Python looks for the handler of an exception, and PyTorch's recorder of call stacks clears it there.
+// Keeps the exception that the thread raises in Python: calls while this lives may clear it or raise others. Memory is freed
+// while Python looks for the handler of an exception, and PyTorch's recorder of call stacks clears it there.
 class KeptException {
  public:
   explicit KeptException(bool may_take_gil) : python_(Python::instance()) {
@@ -137,9 +137,9 @@ std::function<Result(Args...)> keeping_exceptions(std::function<Result(Args...)>
 
 // Python's frames for call stacks (call_stack.h).
 //
-// From now on call stacks have the frames of the Python code that the thread runs. Without effect where there is no Python.
-// A thread that runs Python code and has let go of the GIL, as in PyTorch's functions, takes it for a moment: under no lock
-// of ours, as PyTorch's memory history does. Threads that Python does not know are left alone.
+// Makes call stacks have the frames of the Python code that the thread runs from now on. Has no effect without Python. A
+// thread that runs Python code and has released the GIL, as in PyTorch's functions, takes it for a moment: under no lock of
+// cachalot, as PyTorch's memory history does. Threads that Python does not know are left alone.
 void provide_python_frames() noexcept;
 
 // From now on the frames end where code of `file` (co_filename) has begun the program: that frame, those outside of it and

@@ -1,5 +1,6 @@
-// What is told of the process's allocator: what cachalot.memory_report asks, and the publishing of statistics (statistics_publisher.h);
-// by ctypes. What codes and texts mean: hooks.h. Thread-safe. Publishing is to be called without Python's lock (GIL).
+// Reports on the process's allocator: the answers for cachalot.memory_report, and the publishing of statistics
+// (statistics_publisher.h); by ctypes. The meaning of codes and texts: hooks.h. Thread-safe. Publishing is to be called without
+// Python's lock (GIL).
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -27,7 +28,7 @@ struct PoolMemory {
 // By device and pool.
 using PoolMemories = std::map<std::tuple<int, std::uint64_t, std::uint64_t>, PoolMemory>;
 
-// Blocks of memory that sleeps hold nothing: what is held is live first, then waiting, then cached.
+// Blocks of memory that sleeps hold nothing: held bytes are live first, then waiting, then cached.
 void add(PoolMemory& pool, const SegmentSnapshot& segment) {
   const std::size_t held = segment.total_size - segment.asleep_size;
   const std::size_t live = std::min(segment.allocated_size, held);
@@ -82,10 +83,10 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// JSON of a list with an object for each pool of each device: "device", "first" and "second" (the pool's id), "tag" (empty: it is none's),
-// and in bytes what it holds of the device: "live", "waiting" (freed, and other streams may still use it) and "cached"; and
-// "asleep", which it does not hold until restore_physical. An empty list if no memory was used: the allocator is then not made,
-// and the device not touched. Returns as cachalot_plug_json. Thread-safe.
+// JSON of a list with an object for each pool of each device: "device", "first" and "second" (the pool's id), "tag" (empty without
+// one), and in bytes its memory of the device: "live", "waiting" (freed, and other streams may still use it) and "cached"; and
+// "asleep", which it does not hold until restore_physical. An empty list if no memory was used: the allocator is then not made, and
+// the device not touched. Returns as cachalot_plug_json. Thread-safe.
 CACHALOT_EXPORT long cachalot_plug_pool_memory(char* text, long capacity) {
   return guarded_text(text, capacity, pool_memory_json);
 }
