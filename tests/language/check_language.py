@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""Reports phrases that make the documentation hard to read, with the rule and a replacement.
+"""Reports phrases that make documents and comments hard to read, with the rule and a replacement.
 
     check_language.py [--command build/dev/tools/cachalot] [FILE…]
     check_language.py --self-test
 
-Without FILEs it checks the documents, public headers and docstrings that DOCUMENTS, HEADERS and PYTHON list, and with
---command the --help texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
+Without FILEs it checks the documents that DOCUMENTS lists, and all sources in C, C++, CUDA and Python; with --command also the
+--help texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
 
-In documents, code is not checked: fenced and indented blocks, and `inline code`. In headers only comments are checked.
+In documents, code is not checked: fenced and indented blocks, and `inline code`. In sources only comments and docstrings are
+checked.
 """
 
 import argparse
 import ast
-import functools
+import io
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tokenize
 import typing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -25,14 +28,22 @@ DOCUMENTS = [
     "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "adapters/*.md",
     "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
-HEADERS = [f"{folder}/include/cachalot/*" for folder in ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator", "simulator/device")]
-PYTHON = ["pytorch/cachalot/*.py"]
+SOURCES = {".c", ".cpp", ".cu", ".cuh", ".h", ".inc", ".py"}  # and programs without a suffix that begin with #!…python
+NOT_READ = {"build", "docs/site", "tools/pages/vendor"}  # built, or of others
+NOT_YET = {
+    "allocator/caching_allocator.cpp", "allocator/device_allocator.cpp", "allocator/device_allocator.h", "allocator/fast_path.cpp",
+    "allocator/fast_path.h", "allocator/groups", "allocator/guard", "pytorch/cachalot",
+}  # to be mended
+PUBLIC_HEADERS = {f"{folder}/include/cachalot" for folder in
+                  ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator", "simulator/device")}
 HEADER_COLUMNS = 100
 
 # ---- Rules ------------------------------------------------------------------------------------------------------------
 
 EVERYWHERE = "everywhere"
 STARTS = "starts"  # of headings, and of the first sentence of a comment
+SOURCE_STARTS = "starts in sources"  # of the first sentence of a comment
+SOURCE = "sources"  # comments and docstrings
 
 
 class Rule(typing.NamedTuple):
@@ -48,9 +59,18 @@ def rule(pattern, advice, where=EVERYWHERE):
 UNITS = r"(?:ns|us|µs|ms|bytes|instructions|KiB|MiB|GiB|pairs|numbers|one|two|three|times)"
 PER = r"(?:pair|event|line|thread|stream|device|block|iteration|step|slot|MiB|GiB|page|malloc|call|trace|shape|direction|class)"
 
+PERSONS = ("user", "users", "reader", "readers", "people", "those", "anyone", "everyone", "someone", "author", "authors", "programmers")
+
 RULES = [
     rule(r"^(?:What|Who|Whom|Whose|Whether|Whoever|Where|Of|As|The same|Those)\b(?![^.:;]*\?)",
          "begin with the subject: the thing that is declared, or a verb such as Returns", STARTS),
+    rule(r"^(?:How|Which|Without|That)\b(?![^.:;]*\?)", "begin with the subject or a verb", SOURCE_STARTS),
+    rule(r"^(?:what|who|whose|whom|whether|how|which)\b", "name the noun: the cost, the number of bytes", SOURCE_STARTS),
+    rule(r"^(?:With|By|To|In|On|From|For|At|After|Under|Through|Behind|Into) (?:which|what|whom|whose)\b",
+         "begin with the subject or a verb", SOURCE_STARTS),
+    rule(r"^When\b[^,.:;?]*[.:;]", "begin with the subject or a verb", SOURCE_STARTS),
+    rule(r"^(?:[Tt]rue|[Ff]alse)\b[:,]", "Returns true if …", SOURCE_STARTS),
+    rule(r"^The (?:\w+ )?\w+'s?[,.;:]", "name the noun: the process's connections", SOURCE_STARTS),
     rule(r"\b(?:has|have|had) not(?=[.,;:)]|$| (?:the|an?|any|enough|its|one|room)\b)", "does not have"),
     rule(r"(?<![Tt]here )\b(?:is|are|was) none\b", "say 'is not a …' or 'is invalid'"),
     rule(r"\bthere (?:is|are|was|were) not(?=[.,;:)]|$)", "does not exist"),
@@ -76,6 +96,20 @@ RULES = [
     rule(r"\ban own\b", "its own"),
     rule(r"\bin one go\b", "at once"),
     rule(r"\bon (?:the|its) host's account\b", "costs host time"),
+    rule(r"(?<=[.;] )(?:True|False): ", "Returns true if …", SOURCE),
+    rule(r"(?<=[.;] )(?:What|Whatever|Whose|Whom|Whether|Of (?:what|those|these))\b(?![^.;:]*\?)", "begin with the subject: a noun", SOURCE),
+    rule(r"\bwhat (?:was|is|were|are) (?:\w+ed|\w+en|held|left|made|read|found|free|live|open|asleep|there)\b(?! (?:to|of it|in)\b)",
+         "name the noun: the memory that …, freed memory", SOURCE),
+    rule(r"\b(?:is|are|was|were) no more\b(?! than)", "no longer exists", SOURCE),
+    rule(r"\b[Ss]o (?:much|many)\b(?! (?:that|as|more|less|better|of)\b)", "name the number: of `count` bytes", SOURCE),
+    rule(r"\b(?:some|all|part|more|less|most|much|each|any|none|one|half|rest|sum|list|end) of what\b", "name the noun", SOURCE),
+    rule(r"(?:^|[,;:] )(?:[Ww]ere|[Ss]hould|[Hh]ad) (?:it|they|there|this|the|an?) ", "if it …", SOURCE),
+    rule(r"\bof (?:ours|theirs|yours)\b", "our, their, the library's", SOURCE),
+    rule(r"\b[Cc](?:omes?|ame) here\b", "is also called for", SOURCE),
+    rule(r"\bthat there (?:is|are)\b(?! (?:an?|no|not|one|two|three|enough|nothing|any|some|only|room|more|at|none|too|memory)\b)",
+         "that exists, or leave it out", SOURCE),
+    rule(r"\b[Ww]ho(?:m)?ever\b", "any thread that, the caller that", SOURCE),
+    rule("".join(f"(?<!{word} )" for word in PERSONS) + r"\bwho\b", "name the subject: the thread that …, the caller that …", SOURCE),
     rule(r"\bis how much\b|\bof how (?:far|much|many)\b(?=,)", "name the quantity"),
 ]
 
@@ -86,6 +120,7 @@ class Paragraph(typing.NamedTuple):
     text: str
     lines: list  # number of the line, for each character
     is_start: bool  # a heading, or the first paragraph of a comment
+    is_source: bool = False  # of a comment or a docstring
 
 
 def joined(lines, is_start=False):
@@ -102,9 +137,9 @@ def joined(lines, is_start=False):
 INLINE = re.compile(r"``.+?``|`[^`]*`|<!--.*?-->|\]\([^)]*\)|<https?:[^>]*>|https?:\S+")
 
 
-def without_code(paragraph):
+def without_code(paragraph, **changes):
     text = INLINE.sub(lambda found: "`" + " " * (len(found[0]) - 2) + "`" if len(found[0]) > 1 else " ", paragraph.text)
-    return paragraph._replace(text=text)
+    return paragraph._replace(text=text, **changes)
 
 
 def document_paragraphs(text):
@@ -156,82 +191,113 @@ def document_paragraphs(text):
     return [without_code(paragraph) for paragraph in paragraphs]
 
 
-CODE_IN_COMMENT = re.compile(r"\s{3,}\S")
-LINE_COMMENT = re.compile(r"^\s*//+(.*)$")
-BLOCK_LINE = re.compile(r"^\s*(?:/\*+|\*(?!/))?(.*?)(?:\*/)?\s*$")
-TRAILING = re.compile(r"^[^\"]*?\S.*?//\s*(.*)$|^[^\"]*?\S.*?/\*\s*(.*?)(?:\*/)?\s*$")
+# ---- Comments and docstrings ------------------------------------------------------------------------------------------
 
 
-def header_comments(text):
-    """The comments of a C or C++ header, each a list of (number, text) with the marks taken away."""
-    comments = []
-    current = []
-    in_block = False
+class Piece(typing.NamedTuple):
+    """A comment of one line, or a line of a longer one, without its marks."""
+    line: int
+    column: int
+    text: str
+    is_alone: bool  # no code before it
+    block: int  # the lines of one /* */ share it; 0 for other comments
 
-    def end():
-        if current:
-            comments.append(list(current))
-            current.clear()
 
-    for number, line in enumerate(text.splitlines(), 1):
-        if in_block or re.match(r"\s*/\*", line):
-            current.append((number, BLOCK_LINE.match(line)[1]))
-            in_block = "*/" not in line
-            if not in_block:
-                end()
-        elif found := LINE_COMMENT.match(line):
-            current.append((number, found[1]))
+CPP = re.compile(r"""(?P<raw>R"(?P<mark>[^()\\\s"]{0,16})\(.*?\)(?P=mark)")|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'"""
+                 r"""|//(?P<line>[^\n]*)|/\*(?P<block>.*?)\*/""", re.DOTALL)
+BLOCK_LINE = re.compile(r"^\s*(?:\*+(?!/))?(.*)$")
+
+
+def cpp_pieces(text):
+    """The comments of a C, C++ or CUDA source."""
+    pieces = []
+    number, counted = 1, 0
+    for found in CPP.finditer(text):
+        comment = found["line"] if found["line"] is not None else found["block"]
+        if comment is None:
+            continue
+        number += text.count("\n", counted, found.start())
+        counted = found.start()
+        begin = text.rfind("\n", 0, counted) + 1
+        is_alone = not text[begin:counted].strip()
+        if found["line"] is not None:
+            pieces.append(Piece(number, counted - begin, comment.lstrip("/!<"), is_alone, 0))
         else:
-            end()
-            if found := TRAILING.match(line):
-                comments.append([(number, found[1] or found[2] or "")])
-    end()
+            pieces += [Piece(number + row, counted - begin, BLOCK_LINE.match(line)[1], is_alone, counted + 1)
+                       for row, line in enumerate(comment.split("\n"))]
+    return pieces
+
+
+def python_pieces(text):
+    """The comments of a Python source."""
+    pieces = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not (token.start[0] == 1 and token.string.startswith("#!")):
+            pieces.append(Piece(*token.start, token.string.lstrip("#:!"), not token.line[:token.start[1]].strip(), 0))
+    return pieces
+
+
+RULER = re.compile(r"^\s*(?:[-=~#]{3,}\s*)?(.*?)(?:\s*[-=~#]{3,})?\s*$")  # ---- Title ------
+MARKS = re.compile(r"^\s*(?:NOLINT|clang-format|noqa|type: ignore|pyright:|mypy:|pylint:|IWYU|SPDX|namespace\b|!?[A-Z_]+$)")
+CODE_IN_COMMENT = re.compile(r"\s{3,}\S")
+
+
+def grouped(pieces):
+    """The pieces of each comment: lines below each other, and a trailing comment with the lines that continue it."""
+    comments = []
+    for piece in pieces:
+        before = comments[-1][-1] if comments else None
+        if before and before.line + 1 == piece.line and piece.is_alone and piece.block == before.block and (
+                piece.block or piece.column == before.column):
+            comments[-1].append(piece)
+        elif before and piece.block and piece.block == before.block:
+            comments[-1].append(piece)
+        else:
+            comments.append([piece])
     return comments
 
 
-def header_paragraphs(text):
+def comment_paragraphs(pieces):
     paragraphs = []
-    for comment in header_comments(text):
-        is_own_line = len(comment) > 1 or re.match(r"\s*(?://|/\*)", text.splitlines()[comment[0][0] - 1]) is not None
+    for comment in grouped(pieces):
         part = []
         is_first = True
-        for number, line in [*comment, (0, "")]:
-            if line.strip() and not CODE_IN_COMMENT.match(line):
-                part.append((number, line))
+        for piece in [*comment, Piece(0, 0, "", True, 0)]:
+            ruler = RULER.match(piece.text) if re.match(r"^\s*[-=~#]{3,}", piece.text) else None
+            line = "" if ruler or MARKS.match(piece.text) else piece.text
+            if line.strip() and not (CODE_IN_COMMENT.match(line) and comment[0].is_alone):
+                part.append((piece.line, line))
             elif part:
-                paragraphs.append(joined(part, is_start=is_first and is_own_line))
+                paragraphs.append(joined(part, is_start=is_first))
                 part = []
                 is_first = False
-    return [without_code(paragraph) for paragraph in paragraphs]
+            if ruler and ruler[1]:
+                paragraphs.append(joined([(piece.line, ruler[1])], is_start=True))
+                is_first = True
+    return [without_code(paragraph, is_source=True) for paragraph in paragraphs]
 
 
-@functools.cache
-def public_names():
-    """The names in __all__ of the Python package."""
-    text = (ROOT / "pytorch" / "cachalot" / "__init__.py").read_text()
-    return set(re.findall(r'^    "(\w+)",$', text[text.index("__all__"):], re.MULTILINE))
+def cpp_paragraphs(text):
+    return comment_paragraphs(cpp_pieces(text))
+
+
+def docstring_paragraphs(text):
+    paragraphs = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if docstring := ast.get_docstring(node):
+            first = node.body[0].lineno
+            lines = docstring.splitlines()
+            rest = 1 + next((row for row, line in enumerate(lines[1:]) if not line.strip()), len(lines) - 1)
+            paragraphs.append(joined([(first + row, line) for row, line in enumerate(lines[:rest])], is_start=True))
+            paragraphs += [part._replace(lines=[first + rest - 1 + number for number in part.lines])
+                           for part in document_paragraphs("\n".join(lines[rest:]))]
+    return [without_code(paragraph, is_source=True) for paragraph in paragraphs]
 
 
 def python_paragraphs(text):
-    """The docstrings that users read: of the package, and of what its __all__ names, with the methods of classes."""
-    paragraphs = []
-    tree = ast.parse(text)
-    nodes = [tree]
-    while nodes:
-        node = nodes.pop()
-        public = "__all__" in text if node is tree else not node.name.startswith("_")
-        if docstring := ast.get_docstring(node) if public else None:
-            first = node.body[0].lineno
-            lines = docstring.splitlines()
-            paragraphs.append(joined([(first, lines[0])], is_start=not isinstance(node, ast.Module)))
-            paragraphs += [part._replace(lines=[first + number for number in part.lines])
-                           for part in document_paragraphs("\n".join(lines[1:]))]
-        children = [child for child in node.body if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
-        if node is tree:
-            nodes += [child for child in children if child.name in public_names()]
-        elif isinstance(node, ast.ClassDef):
-            nodes += children
-    return [without_code(paragraph) for paragraph in paragraphs]
+    return docstring_paragraphs(text) + comment_paragraphs(python_pieces(text))
 
 
 def help_paragraphs(text):
@@ -246,7 +312,9 @@ def findings(name, paragraphs):
     found = {}
     for paragraph in paragraphs:
         for one in RULES:
-            if one.where == STARTS and not paragraph.is_start:
+            if one.where in (STARTS, SOURCE_STARTS) and not paragraph.is_start:
+                continue
+            if one.where in (SOURCE, SOURCE_STARTS) and not paragraph.is_source:
                 continue
             for match in one.pattern.finditer(paragraph.text):
                 number = paragraph.lines[min(match.start(), len(paragraph.lines) - 1)]
@@ -261,13 +329,14 @@ def long_lines(name, text):
 
 
 def check_file(path):
-    name = str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
     text = path.read_text()
     if path.suffix == ".md":
         return findings(name, document_paragraphs(text))
-    if path.suffix == ".py":
-        return findings(name, python_paragraphs(text))
-    return findings(name, header_paragraphs(text)) + long_lines(name, text)
+    if path.suffix in SOURCES - {".py"} or str(pathlib.PurePath(name).parent) in PUBLIC_HEADERS:
+        found = findings(name, cpp_paragraphs(text))
+        return found + (long_lines(name, text) if str(pathlib.PurePath(name).parent) in PUBLIC_HEADERS else [])
+    return findings(name, python_paragraphs(text))
 
 
 def check_help(command):
@@ -293,11 +362,23 @@ def subcommands(command):
     return re.findall(r"^  (\w[\w-]*)", listed[1], re.MULTILINE)
 
 
+def is_source(path):
+    if path.suffix:
+        return path.suffix in SOURCES
+    with path.open("rb") as file:
+        return re.match(rb"#!.*\bpython", file.readline(100)) is not None
+
+
 def files():
-    documents = {path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}
-    headers = {path for pattern in HEADERS + PYTHON for path in ROOT.glob(pattern)}
-    built = {ROOT / "build", ROOT / "docs" / "site"}
-    return sorted(path for path in documents | headers if not built & set(path.parents))
+    """The documents and sources of the repository: not what is built, and not what others wrote."""
+    found = {path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}
+    for folder, folders, names in os.walk(ROOT):
+        inside = pathlib.Path(folder).relative_to(ROOT)
+        folders[:] = [name for name in folders if (inside / name).as_posix() not in NOT_READ and name != "__pycache__"
+                      and (not name.startswith(".") or name == ".ci")]
+        found |= {path for path in (ROOT / inside / name for name in names) if is_source(path)}
+    left_out = {ROOT / name for name in NOT_READ | NOT_YET}
+    return sorted(path for path in found if not left_out & {path, *path.parents})
 
 
 # ---- Self-test ----------------------------------------------------------------------------------------------------------
@@ -324,31 +405,58 @@ BAD_COMMENTS = {
     "// What it asks for memory.\nint a();": "What", "// Whether it is open.\nbool b();": "Whether",
     "/* As the other one. */\nint c();": "As", "int d;  // a device that it has not": "has not",
     "// Returns a.\n//\n// Of what is held, a part. He frees it.\nint e();": "He",
+    "// How much it is.\nint f();": "How", "// Which block fits.\nint g();": "Which", "// Without the lock.\nint h();": "Without",
+    "// In which order they go.\nint i();": "In which", "// When it ends.\nint j();": "When it ends.", "// True: it is open.\nbool k();": "True:",
+    "// Closes it. False: it was not open.\nbool l();": "False:", "// The process's, made once.\nint& m();": "The process's",
+    "int n;  // what it costs": "what", "bool o;  // true: it is open": "true:", "// The stream is no more.\nint p();": "is no more",
+    "// Takes so many bytes.\nint q();": "so many", "// Gives back some of what it took.\nint r();": "some of what",
+    "// Returns it, should it fit.\nint s();": "should it", "// A call of ours is in it.\nint t();": "of ours",
+    "// Comes here for host memory, too.\nint u();": "Comes here", "// Visits each block that there is.\nint v();": "that there is",
+    "// Locks it for whoever frees.\nint w();": "whoever", "// Says who allocated it.\nint x();": "who",
+    "// Goes on. What failed stays.\nint y();": "What", "// Goes on. Of those in use, none.\nint z();": "Of those",
+    "// Gives back what is cached.\nint a();": "what is cached", "int b(\"//\");  // Whose it is": "Whose",
+    "int c(R\"(/*)\");\n// Whose it is.\nint d();": "Whose", "auto d = '\"';  // Whose it is": "Whose", "// ---- What is left ----": "What",
+    "int e;  // the bytes\n        // of what is held\n": "of what is",
 }
 GOOD_COMMENTS = [
     "// Returns a.\nint a();", "// Does it fit?\nbool b();", "int c;  // of the whole handle",
     "// Example:\n//\n//   somebody(wrote);\nint d();", "int e(const char* url = \"http://who\");",
+    "// When it ends, the memory goes.\nint f();", "// Returns true if it is open: false otherwise.\nbool g();",
+    "int h;  // so much that it overflows", "// Returns the users who set it.\nint i();", "const char* j = \"what // is cached\";",
+    "const char* k = R\"(// Whose\n// Of)\";", "int l = 1'000'000;  // bytes", "// ---- Waits ----\nint m();",
+    "// NOLINTNEXTLINE(whoever)\nint n();", "int o;  // no more than this", "// Returns what is wrong with it, or \"\".\nint p();",
+]
+BAD_PYTHON = {
+    "def a():\n    \"\"\"Of so many floats.\"\"\"": "Of", "def b():\n    \"\"\"Returns it.\n\n    It is kept for good.\n    \"\"\"": "for good",
+    "class C:\n    \"\"\"Whose it is.\"\"\"": "Whose", "\"\"\"What it does.\"\"\"": "What", "# Whether it fits.\na = 1": "Whether",
+    "a = 1  # what it costs": "what", "def _d():\n    \"\"\"Whether it fits.\"\"\"": "Whether",
+}
+GOOD_PYTHON = [
+    "def a():\n    \"\"\"Returns `somebody`.\n\n    So:\n\n        somebody(wrote)\n    \"\"\"", "a = '# Whose it is'", "#!/usr/bin/env python3\na = 1",
+    "a = \"\"\"\n# Whose it is\n\"\"\"", "a = 1  # bytes of it", "a = 1  # noqa: whoever",
 ]
 
 
 def self_test():
     wrong = []
-    for text in GOOD:
-        if found := findings("good", document_paragraphs(text)):
-            wrong.append(f"{text!r} is refused: {found}")
-    for text in GOOD_COMMENTS:
-        if found := findings("good", header_paragraphs(text)):
-            wrong.append(f"{text!r} is refused: {found}")
-    for read, texts in ((document_paragraphs, BAD), (header_paragraphs, BAD_COMMENTS)):
+    for read, texts in ((document_paragraphs, GOOD), (cpp_paragraphs, GOOD_COMMENTS), (python_paragraphs, GOOD_PYTHON)):
+        for text in texts:
+            if found := findings("good", read(text)):
+                wrong.append(f"{text!r} is refused: {found}")
+    for read, texts in ((document_paragraphs, BAD), (cpp_paragraphs, BAD_COMMENTS), (python_paragraphs, BAD_PYTHON)):
         for text, phrase in texts.items():
             found = findings("bad", read(text))
             if not any(phrase.lower() in line.lower() for line in found):
                 wrong.append(f"{text!r}: {phrase!r} is not reported, but {found}")
-    if findings("bad", document_paragraphs("One.\n\nTwo\nlines, an UUID.\n"))[0].split(":")[1] != "4":
-        wrong.append("a finding has the wrong line")
+    for read, text, line in ((document_paragraphs, "One.\n\nTwo\nlines, an UUID.\n", "4"),
+                             (cpp_paragraphs, "int a;\n\n/* One.\n *\n * Two, an UUID. */\n", "5"),
+                             (python_paragraphs, "def a():\n    \"\"\"One.\n\n    Two\n    lines, an UUID.\n    \"\"\"\n", "5")):
+        if findings("bad", read(text))[0].split(":")[1] != line:
+            wrong.append(f"a finding in {text!r} has the wrong line")
     if len(long_lines("long", "x" * HEADER_COLUMNS + "\n" + "x" * (HEADER_COLUMNS + 1))) != 1:
         wrong.append("long lines are not found")
-    print("\n".join(wrong) or f"{len(GOOD) + len(GOOD_COMMENTS)} good and {len(BAD) + len(BAD_COMMENTS)} bad texts")
+    good, bad = (sum(map(len, lists)) for lists in ((GOOD, GOOD_COMMENTS, GOOD_PYTHON), (BAD, BAD_COMMENTS, BAD_PYTHON)))
+    print("\n".join(wrong) or f"{good} good and {bad} bad texts")
     return 1 if wrong else 0
 
 
