@@ -17,7 +17,8 @@ CACHALOT_BEGIN
 
 static_assert(kUsualAlignment == kBlockGranularity);
 
-// What a ForkGuard has is a base of it, and so made before ForkAware tells of it: a child may be forked at any time.
+// The members of a ForkGuard are a base of it, and so made before ForkAware registers it: a child may be forked at any
+// time.
 struct ForkGuardParts {
   CachingAllocator& allocator;
   const PageMap&
@@ -40,7 +41,7 @@ namespace {
 
 using PointerUse = Front::PointerUse;
 
-// What is not an allocation of `device` through a block; `of_other` is another device's block.
+// Frees an address that is not an allocation of `device` through a block; `of_other` is another device's block.
 [[gnu::noinline]] void deallocate_elsewhere(AllocatorState& state, Block* of_other, void* ptr, int device) {
   if (of_other != nullptr && sizes(state.owner_of(*of_other).state, *of_other, ptr)) {
     throw InvalidArgument(
@@ -157,7 +158,7 @@ void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
   }
 }
 
-// Whether anything was freed.
+// Returns whether anything was freed.
 bool CachingAllocator::finish_late_frees() {
   return state_->late_frees.retry([this](void* ptr) {
     try {

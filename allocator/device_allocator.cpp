@@ -82,7 +82,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
   if (options.limit.base != MemoryLimit::Base::none) set_limit(options.limit, Limits::Setter::option);
 }
 
-// Nobody else uses it any more.
+// No other thread uses it any more.
 DeviceAllocator::~DeviceAllocator() {
   if (state.caches != nullptr) state.caches->forget_threads();
   state.caches.reset();

@@ -68,7 +68,7 @@ void* FastPath::obtain(Request request, const Context& context, Held& held) {
   return tell_if_crossed(state.hand_out(block, request.rounded, request.bytes, splits, context, held), held);
 }
 
-// Nobody knows the memory yet: should the callback throw, it is freed.
+// Reports crossing the soft limit. The caller does not have the memory yet: if the callback throws, it is freed.
 void* FastPath::tell_if_crossed(void* ptr, Held& held) {
   try {
     slow_.limits.tell_if_crossed(held);
@@ -94,8 +94,8 @@ void* FastPath::allocate_with_context(std::size_t bytes, Stream stream) {
   return allocate(bytes, stream, state.observers.gather_context(Contexts::state));
 }
 
-// As allocate, but for where the block is looked for. A block for aligned memory is found, or made, with room for the memory
-// wherever it begins.
+// Allocates as allocate does, with another search for the block. A block for aligned memory is found, or made, with room for
+// the memory wherever it begins.
 void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguous, Alignment alignment) {
   const std::size_t slack = alignment.slack();
   if (bytes == 0) return nullptr;
@@ -119,7 +119,8 @@ void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguou
   return tell_if_crossed(state.hand_out(*block, request.rounded, bytes, splits, context, lock), lock);
 }
 
-// What was cut for memory in one handle lies beside free memory that it should merge with.
+// Hands out an aligned part of the block. A block cut for memory in one handle lies beside free memory that it should
+// merge with.
 void* FastPath::hand_out_aligned(Block& block, Request request, Alignment alignment, const Context& context,
                                  const Held& held) {
   const std::size_t rounded = round_to_block(request.bytes);
@@ -162,16 +163,16 @@ void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
   if (state.caches_are_open()) {
     if (void* ptr = state.caches->allocate(bytes, request.stream().key)) return ptr;  // it only had to be gathered
   }
-  // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
+  // Before a block is chosen: a new cache takes from others, and blocks that they give back merge with free memory.
   StreamCache* cache = caches.cache_of(request.stream(), lock);
   Block* block = state.find_free_and_age(request, lock);
   const bool is_used_up = block == nullptr && state.small(lock).growth->mixes_sizes();
   caches.note_small_is_used_up(is_used_up, lock);
-  // What is free between large blocks should stay so, for them, while the cache has small blocks that merge.
+  // Free memory between large blocks should stay free, for them, while the cache has small blocks that merge.
   if (cache != nullptr && is_used_up && state.caches->return_own(*cache, lock)) block = state.find_free(request, lock);
   if (block == nullptr) block = &slow_.supply.obtain(request, nullptr, lock);
-  // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
-  // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
+  // The lock may have been released since; memory borrowed from other pools belongs to them; and memory between large
+  // blocks should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
   if (cache == nullptr || !state.caches_are_open() || block->arena != request.arena)
     return tell_if_crossed(
         state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), nullptr, lock), lock);
@@ -264,7 +265,7 @@ Block* FastPath::free_block_at(Address address, Request request, const Held& /*h
   return is_kind && is_own ? block : nullptr;
 }
 
-// PyTorch's mallocWithAddress (2.13 and newer), step for step. What is free before the address is handed out first, so that
+// PyTorch's mallocWithAddress (2.13 and newer), step for step. Free memory before the address is handed out first, so that
 // the block begins there, and freed last.
 void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
   CACHALOT_REQUIRE(address % kBlockGranularity == 0,
@@ -275,7 +276,7 @@ void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
   const Context context = state.observers.gather_context(HistoryOptions::Contexts::state);
   const Operation lock(state.mutex);
   if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
-  state.drain_caches(lock);  // what lies in a cache is free to the user
+  state.drain_caches(lock);  // blocks in a cache are free to the user
   prepare(stream, lock);
   Request request = make_request(bytes, stream, lock);
   Block* block = free_block_at(address, request, lock);

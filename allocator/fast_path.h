@@ -47,7 +47,7 @@ class FastPath {
   // Throws InvalidArgument if `bytes` were not requested for it.
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, const KnownStream& stream);
-  // Whether HotCache serves this device: its caches are open, and the thread has used them last.
+  // Returns whether HotCache serves this device: its caches are open, and the thread has used them last.
   CACHALOT_FAST_PATH bool has_hot_cache() const {
     return HotCache::is_of(state.open_caches.load(std::memory_order_acquire));
   }

@@ -52,7 +52,7 @@ void apply(AllocatorState& state, const Options& options, bool sets_fraction, bo
 
 void AllocatorSettings::configure(std::string_view text) {
   const auto lock = state_.lock_options();
-  // The fraction is no number until the text names one: set_memory_fraction may have changed a device's since.
+  // The fraction is NaN until the text names one: set_memory_fraction may have changed a device's since.
   Options base = state_.options;
   base.per_process_memory_fraction = std::numeric_limits<double>::quiet_NaN();
   Options options = parse_options(text, base);
@@ -244,7 +244,7 @@ void AllocatorPools::begin_allocate_to_pool(int device, PoolId pool, StreamFilte
   state_.front().note_pool_users(device, pool);
 }
 
-// A function that gives back does nothing in a forked child, as frees: destructors call it.
+// Calls that give back do nothing in a forked child, as frees: destructors make them.
 void AllocatorPools::end_allocate_to_pool(int device, PoolId pool) {
   if (state_.at_if_own(device) == nullptr) return;
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.end_allocate_to_pool(pool); });
@@ -288,7 +288,7 @@ RestoreResult AllocatorPools::restore_pool(int device, const PoolCheckpoint& che
 
 namespace {
 
-// Those of selected(device) that have the pool. Refuses before any of them has done anything.
+// Returns those of selected(device) that have the pool. Refuses before any of them has done anything.
 std::vector<DeviceAllocator*> sleepers(const AllocatorState& state, PoolId pool, int device, const char* call) {
   std::vector<DeviceAllocator*> allocators;
   for (const auto& allocator : state.selected(device)) {

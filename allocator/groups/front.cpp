@@ -1,7 +1,6 @@
 #include "groups/front.h"
 
 #include <exception>
-#include <utility>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -56,7 +55,7 @@ std::optional<std::size_t> PlainFront::requested_bytes(const void* ptr) const {
 }
 
 InvalidArgument PlainFront::not_live(const void* ptr, PointerUse /*use*/) const {
-  return InvalidArgument(not_live_message(state_, ptr, ""));
+  return InvalidArgument(not_live_message(ptr, place_in_heaps(state_, ptr).text));
 }
 
 bool PlainFront::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) {
@@ -80,12 +79,17 @@ void ForkedFront::throw_inherited() const {
 
 // ----------------------------------------------------------------------------------------------------------------------------
 
-std::string not_live_message(const AllocatorState& state, const void* ptr, std::string place) {
-  for (const auto& allocator : state.devices()) {
-    if (place.empty()) place = describe(allocator->state, ptr);
+PlaceInHeaps place_in_heaps(const AllocatorState& state, const void* ptr) {
+  PlaceInHeaps place;
+  for (std::size_t i = 0; i < state.devices().size() && place.text.empty(); ++i) {
+    place = {.text = describe(state.devices()[i]->state, ptr), .device = i};
   }
-  if (place.empty()) place = "this allocator does not hold it";
-  return formatted("invalid device pointer: {} is not a live allocation: {}", ptr, place);
+  return place;
+}
+
+std::string not_live_message(const void* ptr, std::string_view place) {
+  return formatted("invalid device pointer: {} is not a live allocation: {}", ptr,
+                   place.empty() ? "this allocator does not hold it" : place);
 }
 
 CACHALOT_END

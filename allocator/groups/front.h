@@ -161,7 +161,13 @@ class ForkedFront final : public Front {
   const AllocatorState& state_;
 };
 
-// Returns the message of a pointer that is not a live allocation. `place` tells where it lies; "" asks the heaps.
-std::string not_live_message(const AllocatorState& state, const void* ptr, std::string place);
+// The heaps' knowledge of an address.
+struct PlaceInHeaps {
+  std::string text;        // "" if no heap knows the address
+  std::size_t device = 0;  // index of the device that knows it, else of the last one
+};
+PlaceInHeaps place_in_heaps(const AllocatorState& state, const void* ptr);
+// Returns the message of a pointer that is not a live allocation; `place` tells where it lies, or is "".
+std::string not_live_message(const void* ptr, std::string_view place);
 
 CACHALOT_END

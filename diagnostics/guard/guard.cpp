@@ -41,7 +41,7 @@ void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::si
   }
 }
 
-// Nobody has it yet: also where the device refuses to look at it.
+// Frees memory that the caller does not have yet: also if the device refuses to check it.
 void Guard::undo_allocation(const void* ptr) {
   try {
     deallocate(ptr);
@@ -71,7 +71,7 @@ void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, s
   return as_pointer(block.address);
 }
 
-// What the heap gave for `asked` bytes. Without caching it knows no more of the block.
+// Adopts the heap's memory for `asked` bytes. Without caching the heap knows no more of the block.
 GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack) {
   GuardedBlock block;
   block.address = as_address(raw) + front_;
@@ -302,7 +302,7 @@ RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
   return result;
 }
 
-// False: its user had freed it already. Then a capture may have kept it in quarantine.
+// Returns false if its user had freed it already. Then a capture may have kept it in quarantine.
 bool Guard::forget_restored(Address address) {
   const GuardBooks::Entry entry = books_.extract(address);
   if (entry.empty()) {
@@ -313,7 +313,7 @@ bool Guard::forget_restored(Address address) {
   return true;
 }
 
-// What was asked for is not known any more: all of the heap's block is the user's.
+// Adopts a restored block. Its requested bytes are no longer known: all of the heap's block is the user's.
 void Guard::adopt_restored(Address address, const CallStack& stack) {
   GuardedBlock block;
   block.address = address;

@@ -1,31 +1,31 @@
-// The guard of one device's memory: canaries around what is allocated, poison in what is freed; and with debug on the
-// books of who allocated and freed what, for the reports of what callers do wrong.
+// The guard of one device's memory: canaries around allocated memory, poison in freed memory; and with debug on the
+// books of allocations and frees with their callers, for the reports of callers' mistakes.
 //
-// It stands between CachingAllocator and DeviceAllocator, which sees blocks that are larger and is told of frees later.
-// So nothing of it depends on the heap, and there is nothing of it in the heap.
+// It stands between CachingAllocator and DeviceAllocator, which sees larger blocks and receives frees later. So nothing
+// of it depends on the heap, and there is nothing of it in the heap.
 //
 // A free waits for the block's streams, compares its canaries, poisons all of it and puts it into the quarantine: first
-// in, first out, bounded in bytes. What leaves is compared with its poison, and only then freed. What is in quarantine
-// counts as allocated. It is emptied before the heap runs out of memory.
+// in, first out, bounded in bytes. A block that leaves is compared with its poison, and only then freed. Blocks in
+// quarantine count as allocated. It is emptied before the heap runs out of memory.
 //
 // Without canaries it keeps the books only: blocks are the heap's own, and a free goes to the heap at once, as without
 // it.
 //
 // While a graph is captured on the device (begin_allocate_to_pool, RedirectFor::capture), or the block's stream
-// captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it,
-// whoever has it; what is freed then goes to the heap at once, unlooked at.
+// captures, nothing may be waited for. Memory allocated then gets no canaries, since each replay of the graph uses it,
+// no matter to whom it belongs; memory freed then goes to the heap at once, unchecked.
 //
 // Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is
 // looked at or written by the guard only under GuardedMemory's mutex.
 //
-// Parts: GuardBooks (who allocated and freed what), GuardedMemory (patterns and kernels), Quarantine, GuardMistakes
-// (reports of what callers do wrong), GuardCalls (numbers and stacks), GuardedHeap (the heap below). Each has its own
-// lock, or none.
+// Parts: GuardBooks (allocations and frees with their callers), GuardedMemory (patterns and kernels), Quarantine,
+// GuardMistakes (reports of callers' mistakes), GuardCalls (numbers and stacks), GuardedHeap (the heap below). Each has
+// its own lock, or none.
 //
-// Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
-// put_to_sleep and restore, which call nobody back but watchers.
+// Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks, except by
+// put_to_sleep and restore, which call back only watchers.
 // Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is
-// not looked at any more. What handlers throw comes when the call is done; of allocate, then without the memory.
+// no longer checked. Exceptions of handlers come when the call is done; of allocate, then without the memory.
 #pragma once
 
 #include <cstddef>
@@ -46,21 +46,21 @@ CACHALOT_BEGIN
 
 class Guard {
  public:
-  // What it is there for; at least one of them.
+  // The checks that are on; at least one.
   struct Duties {
     bool canaries = true;
     bool debug = false;
   };
   Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log);
 
-  // Where the heap has what the user has at `address`.
+  // Returns the heap's address of the user's `address`: it lies the front canary before it.
   Address in_heap(Address address) const { return address - front_; }
 
   // `alignment` is that of the user's memory.
   void* allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
   using Claim = Front::Claim;
-  // False: it is not one of the live blocks. InvalidArgument when the claim's bytes are not the block's; its stream
-  // counts as a use.
+  // Returns false if it is not one of the live blocks. Throws InvalidArgument when the claim's bytes are not the
+  // block's; its stream counts as a use.
   bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
   bool record_stream(const void* ptr, Stream stream);
   // After the heap has heard of it. Blocks: until the work of the stream is done; its blocks are the default stream's
@@ -74,9 +74,9 @@ class Guard {
 
   // With debug, the calling thread's mistake becomes a report: what it did with `ptr`.
   void report_mistake(GuardReport::Kind kind, const void* ptr, std::string message);
-  // The same for a private pool, if all its users have released it; `message` says what was done with it.
+  // With debug, reports a call for a private pool that all its users have released; `message` names the call.
   void report_released_pool(PoolId pool, std::string_view message);
-  // What that goes by: the pool has got a user, or lost one.
+  // Notes that the pool has got a user, or lost one, for report_released_pool.
   void note_users(PoolId pool);
 
   // Compares everything that may be looked at now.
@@ -89,7 +89,7 @@ class Guard {
   // awake and have new canaries.
   void put_to_sleep(FunctionRef<void()> release_physical);
   void wake();
-  // The same around Checkpoints::restore_pool, whose blocks are others afterwards: they are not looked at.
+  // Restores a checkpoint. The restored blocks have no canaries, so they are not checked.
   RestoreResult restore(const PoolCheckpoint& checkpoint);
 
   std::string validate() const;
@@ -98,7 +98,7 @@ class Guard {
  private:
   using Reports = GuardLog::Reports;
 
-  // Whatever comes of the action: the handler hears of what it found, with no lock held.
+  // Reports the findings of the action to the handler, with no lock held, no matter how the action ends.
   template <typename Action>
   auto reporting(Action action);
 

@@ -1,4 +1,4 @@
-// The blocks under guard, and the books of who allocated and freed them.
+// The blocks under guard, and the books of their allocations and frees.
 #pragma once
 
 #include <cstddef>
@@ -17,22 +17,22 @@
 
 CACHALOT_BEGIN
 
-// One block under guard: how it lies in the heap's block, and what is written where.
+// One block under guard: its place in the heap's block, and the patterns around it.
 //
 //   heap's block:  [ front canary | the user's bytes | back canary | not looked at ]
 //                    512           requested            256 to 64 KiB
 //
-// The front canary is as long as the allocator's alignment, so that what the user gets is aligned as ever; the one
-// behind begins at the first byte that was not asked for and goes on to the end of the heap's block, but for 64 KiB at
-// most. Where the guard keeps books only (debug:True,guard:False) the user's block is the heap's: `front` and `back` are 0.
+// The front canary is as long as the allocator's alignment, so that the user's memory is aligned as usual; the one behind
+// begins at the first byte that was not requested and goes on to the end of the heap's block, up to 64 KiB. Where the guard
+// keeps books only (debug:True,guard:False) the user's block is the heap's: `front` and `back` are 0.
 struct GuardedBlock {
   static constexpr std::size_t kFront = 512;
   static constexpr std::size_t kLeastBack = 256;
   static constexpr std::size_t kMostBack = std::size_t{64} << 10;
 
-  // What its memory holds.
+  // The content of its memory.
   enum class Pattern : std::uint8_t {
-    none,      // nobody knows: not looked at
+    none,      // unknown: not checked
     canaries,  // around the user's bytes
     poison,    // everywhere
   };
@@ -62,7 +62,7 @@ struct GuardedBlock {
   bool contains(Address at) const { return at >= heap_address() && at - heap_address() < footprint(); }
   // `other` uses it, too; once however often it is said.
   void add_use(const KnownStream& other);
-  // What a report says of it; `offset` as there.
+  // Returns a report on it; `offset` as there.
   GuardReport report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const;
 };
 
@@ -76,7 +76,7 @@ struct GuardSighting {
   std::string history() const;
 };
 
-// What is asked of a block's memory, and how an answer becomes a report.
+// A question about a block's memory, and the way from an answer to a report.
 struct GuardQuestion {
   PatternSpan span;
   GuardReport::Kind kind = GuardReport::Kind::front_canary;
@@ -90,7 +90,7 @@ struct GuardQuestion {
 // Everything that can be asked of the block and was not reported yet.
 void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions);
 
-// The blocks that were freed last, for whoever uses them once more.
+// The blocks that were freed last, for the reports of their further use.
 //
 // One is forgotten when some of its memory is allocated again, or when kKept were freed after it.
 // Invariant: they do not overlap.
@@ -119,12 +119,13 @@ class FreedBlocks {
   std::map<std::uint64_t, Address> by_free_;  // the same, by the number of the free
 };
 
-// GuardBooks knows who allocated and freed what on one device: the live blocks and, with debug, those freed last.
+// GuardBooks has the allocations and frees of one device with their callers: the live blocks and, with debug, those
+// freed last.
 //
 // Thread safety: any thread; `mutex_` guards all. It is taken after GuardedMemory's, and held for look-ups.
 class GuardBooks {
  public:
-  // A block that was taken out: whoever has it has the block to itself. Empty: there was none.
+  // A block that was taken out: its holder has the block to itself. Empty: there was none.
   using Entry = std::unordered_map<Address, GuardedBlock>::node_type;
 
   explicit GuardBooks(bool remembers_freed) : remembers_freed_(remembers_freed) {}
@@ -134,14 +135,14 @@ class GuardBooks {
   // The block is live from now on.
   void add(GuardedBlock block);
   // Takes the live block of that address out, which `call` frees; `user`, if any, is one more stream that used it.
-  // Nobody else finds the block until put_back. It stays when the host has no memory for the books.
+  // No other thread finds the block until put_back. It stays when the host has no memory for the books.
   Entry take(Address address, const std::optional<KnownStream>& user, GuardCall call);
   // Undoes take.
   void put_back(Entry entry);
   // Takes a live block out without a word of its free.
   Entry extract(Address address);
 
-  // The stream uses the live block of that address, too. False: there is none.
+  // Notes that the stream uses the live block of that address, too. Returns false if there is none.
   bool add_use(Address address, const KnownStream& stream);
   // The stream's blocks are the default stream's, and it uses no other any more.
   void forget_stream(const KnownStream& stream);

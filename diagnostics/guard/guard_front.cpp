@@ -109,13 +109,14 @@ std::optional<std::size_t> GuardFront::requested_bytes(const void* ptr) const {
 // The guards know more of an address than the heaps.
 InvalidArgument GuardFront::not_live(const void* ptr, PointerUse use) const {
   std::optional<Guard::Sighting> sighting;
-  std::size_t owner = 0;
+  PlaceInHeaps place;
   for (std::size_t i = 0; i < guards_.size() && !sighting; ++i) {
     sighting = guards_[i]->sight(ptr);
-    owner = i;
+    if (sighting) place = {.text = sighting->place(), .device = i};
   }
-  const std::string message = not_live_message(state_, ptr, sighting ? sighting->place() : "");
-  if (!guards_.empty()) guards_[owner]->report_mistake(kind_of(use == PointerUse::free, sighting), ptr, message);
+  if (!sighting) place = place_in_heaps(state_, ptr);
+  const std::string message = not_live_message(ptr, place.text);
+  if (!guards_.empty()) guards_[place.device]->report_mistake(kind_of(use == PointerUse::free, sighting), ptr, message);
   return InvalidArgument(sighting ? formatted("{} ({})", message, sighting->history()) : message);
 }
 

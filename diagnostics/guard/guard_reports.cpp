@@ -95,7 +95,7 @@ namespace {
 
 using Kind = GuardReport::Kind;
 
-// Of a stack as text. JSON has all of it.
+// The limits of a stack as text. JSON has all of it.
 constexpr std::size_t kNativeFrames = 12;
 constexpr std::size_t kBesideScript = 3;  // native ones, where an interpreter's say it better
 constexpr std::size_t kNameLength = 100;  // templates' names may be thousands

@@ -1,4 +1,4 @@
-// The reports of one device's guard: what callers do wrong, who made each call, and where reports go.
+// The reports of one device's guard: callers' mistakes, the caller of each call, and the receivers of reports.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,20 @@
 
 CACHALOT_BEGIN
 
-// Where reports go: to the handler, into the count, and onto a list for who asks later.
+// The receivers of reports: the handler, the count, and a list for later queries.
 // Thread safety: any thread. The handler runs without a lock.
 class GuardLog {
  public:
-  static constexpr std::size_t kKept = 1000;  // reports that nobody has taken
+  static constexpr std::size_t kKept = 1000;  // reports that were not taken
 
   using Reports = std::vector<GuardReport>;
 
-  // While one lives, the handler hears of what the thread adds when it goes: so nothing that a handler throws leaves a
-  // call of the allocator half done. One within another of the same log leaves it to that one.
+  // While one lives, the handler receives the thread's reports when the batch ends: so nothing that a handler throws
+  // leaves a call of the allocator half done. One within another of the same log leaves it to that one.
   class Batch {
    public:
     explicit Batch(GuardLog& log) noexcept;
-    // What is not told yet is told; what handlers throw is dropped.
+    // Passes the remaining reports to the handler; drops exceptions of handlers.
     ~Batch();
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
@@ -52,9 +52,10 @@ class GuardLog {
 
   // An empty one: stderr.
   void set_handler(GuardHandler handler);
-  // The handler hears of all; the first that it throws for comes out.
+  // Passes all reports to the handler; throws its first exception.
   void add(const Reports& reports);
-  // The handler hears of what `action` finds when that is done. What the action throws goes before what handlers throw.
+  // Passes the findings of `action` to the handler when that is done. The action's exception takes precedence over
+  // handlers'.
   template <typename Action>
   auto tell_after(Action action);
   std::uint64_t count() const { return count_.load(std::memory_order_relaxed); }
@@ -87,7 +88,7 @@ auto GuardLog::tell_after(Action action) {
 // pools were released by all their users.
 //
 // Thread safety: any thread; `mutex_` guards the released pools. Reports go to the log with no lock held.
-// GuardCalls numbers the allocations and frees of one device, and says who made each: thread, time and, with debug,
+// GuardCalls numbers the allocations and frees of one device, and has the caller of each: thread, time and, with debug,
 // stack.
 //
 // Thread safety: any thread, without a lock. Taking a stack is slow: never under a lock.
@@ -120,7 +121,7 @@ class GuardMistakes {
               std::string message);
   // Reports the use of a private pool that all its users have released; `message` says what was done with it.
   void report_released_pool(PoolId pool, std::string_view message);
-  // What that goes by: the pool has got a user, or lost one.
+  // Notes that the pool has got a user, or lost one.
   void note_users(PoolId pool);
 
  private:

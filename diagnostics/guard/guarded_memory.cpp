@@ -73,7 +73,7 @@ bool GuardedMemory::may_wait(const KnownStream& stream) {
   return !heap_.pools.is_capturing() && !device_->capture_status(stream_for_work(stream)).capturing;
 }
 
-// `sample` is memory of ours, and is overwritten when the kernels are made.
+// `sample` is memory of the guard, and is overwritten when the kernels are made.
 Kernels& GuardedMemory::kernels(const PatternSpan& sample, Stream stream) {
   const Lock lock(kernels_mutex_);
   if (kernels_ == nullptr) {
@@ -143,7 +143,7 @@ bool Quarantine::make_room(std::size_t bytes, Reports& found) {
 
 bool Quarantine::empty_all(Reports& found) { return shrink_to(0, found); }
 
-// The oldest leave until at most so many bytes are left.
+// Lets the oldest leave until at most `keep_bytes` are left.
 bool Quarantine::shrink_to(std::size_t keep_bytes, Reports& found) {
   if (heap_.pools.is_capturing()) return false;
   Blocks leaving;

@@ -1,9 +1,9 @@
 // GuardedMemory writes and compares the patterns of one device's blocks: canaries around live ones, poison in freed
 // ones, which the Quarantine keeps.
 //
-// Lock: `mutex`. Who shares it looks at and writes the memory of blocks that it has to itself; who has it alone may
-// look at every block. It comes before the locks of GuardBooks and Quarantine, and is held across calls of the device.
-// Thread safety: any thread, under `mutex` where a function says so.
+// Lock: `mutex`. A thread that shares it checks and writes the memory of blocks that it has to itself; a thread that
+// has it alone may check every block. It comes before the locks of GuardBooks and Quarantine, and is held across calls
+// of the device. Thread safety: any thread, under `mutex` where a function says so.
 // Errors: of the device (CudaError).
 #pragma once
 
@@ -34,9 +34,9 @@ class GuardedHeap {
 
   // Returns the sizes of the heap's live block there; nullopt: without caching it knows of none.
   std::optional<BlockSizes> sizes(Address in_heap) const;
-  // Whether the block is live in the heap, cached or not.
+  // Returns whether the block is live in the heap, cached or not.
   bool holds(const GuardedBlock& block) const;
-  // Whether the block's memory is asleep.
+  // Returns whether the block's memory is asleep.
   bool sleeps(const GuardedBlock& block) const;
   // Frees the block. The heap waits for its recorded streams, unless the guard has: `was_waited_for`.
   void free(const GuardedBlock& block, bool was_waited_for);
@@ -58,8 +58,8 @@ class GuardedMemory {
 
   SharedMutex mutex;
 
-  // Returns the stream on which work with the memory of this stream's blocks goes: the stream itself; where it is no
-  // more, the default stream. Blocks: in that case, until the device is done.
+  // Returns the stream on which work with the memory of this stream's blocks goes: the stream itself; if it has ended,
+  // the default stream. Blocks: in that case, until the device is done.
   Stream stream_for_work(const KnownStream& stream);
   // False while the stream, or the allocator, captures a graph.
   bool may_wait(const KnownStream& stream);
@@ -68,7 +68,7 @@ class GuardedMemory {
   // Fills all of the block, whose pattern counts as unknown from then on. Blocks: until that is done, so that the
   // block's streams may go.
   void poison(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
-  // Compares the canaries after all work on the block. False: there are none, or that work must not be waited for.
+  // Compares the canaries after all work on the block. Returns false if there are none, or the work may not be awaited.
   bool compare_canaries(GuardedBlock& block, Reports& found) CACHALOT_REQUIRES_SHARED(mutex);
   // Adds a report for each question that is answered with a difference.
   void compare(std::vector<GuardQuestion> questions, Stream stream, Reports& found) CACHALOT_REQUIRES_SHARED(mutex);
@@ -89,11 +89,11 @@ class GuardedMemory {
 // GPU. Tests alone set less, before they make an allocator.
 extern std::size_t most_quarantined_bytes;
 
-// Quarantine keeps the freed blocks of one device for a while: first in, first out, bounded in bytes. What leaves is
-// compared with its poison, and only then freed. Nothing leaves while a graph is captured on the device.
+// Quarantine keeps the freed blocks of one device for a while: first in, first out, bounded in bytes. A block that
+// leaves is compared with its poison, and only then freed. Nothing leaves while a graph is captured on the device.
 //
 // Thread safety: any thread; `mutex_` guards the list. It is taken after GuardedMemory's, and held for look-ups only.
-// Errors: of the device and of the heap. What cannot be freed stays.
+// Errors: of the device and of the heap. Blocks that cannot be freed stay.
 class Quarantine {
  public:
   using Reports = GuardLog::Reports;
@@ -103,7 +103,7 @@ class Quarantine {
   Quarantine(const Quarantine&) = delete;
   Quarantine& operator=(const Quarantine&) = delete;
 
-  // Returns whether a block of so many bytes may be added; older ones leave for it.
+  // Returns whether a block of `bytes` may be added; older ones leave for it.
   bool make_room(std::size_t bytes, Reports& found);
   // All leave. Returns whether anything was freed.
   bool empty_all(Reports& found);
