@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _is_for_the_command(words: list[str]) -> bool:
-    """Whether the first word is a subcommand, known here or not; a script's name has a dot or a slash, or is a file's."""
+    """Returns whether the first word is a subcommand, known here or not; a script's name has a dot or a slash, or is a file's."""
     if not words or words[0] == "run" or words[0].startswith("-"):
         return False
     first = words[0]
@@ -137,7 +137,7 @@ def _run_module(name: str, arguments: list[str]) -> None:
 
 
 def _new_main() -> types.ModuleType:
-    """A __main__ without our names, in the place of ours, for as long as the process lives."""
+    """Makes a __main__ without this module's names, in its place, for as long as the process lives."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = module

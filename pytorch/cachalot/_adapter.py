@@ -88,7 +88,7 @@ class Fit(NamedTuple):
 
     versions: list[str]  # of PyTorch: "2.12.0"
     headers: list[str]  # of PyTorch, that its source includes: "c10/core/Allocator.h"
-    digests: list[str]  # what the headers of these versions say; most often one
+    digests: list[str]  # the contents of these versions' headers; most often one
 
     @staticmethod
     def read(adapter: Path) -> Fit:
@@ -134,7 +134,7 @@ def prebuild(folder: Path) -> Path:
 
 
 def included_headers(dependencies: str, folder: Path) -> list[str]:
-    """The headers in `folder` that a compiler's list of dependencies names, but for the one that has the version alone."""
+    """Returns the headers in `folder` that a compiler's list of dependencies names, except the one that has the version alone."""
     paths = (word.replace("\\ ", " ") for word in re.split(r"(?<!\\)\s+", dependencies.replace("\\\n", " ")))
     # A compiler, or its cache, may name a folder by another path than Python does, behind a link.
     real = os.path.realpath(folder)
@@ -144,7 +144,7 @@ def included_headers(dependencies: str, folder: Path) -> list[str]:
 
 
 def digest_of(folder: Path, headers: Iterable[str]) -> str | None:
-    """What the headers say, in short; None where one is missing."""
+    """Returns a digest of the headers; None where one is missing."""
     digest = hashlib.sha256()
     for name in headers:
         try:
@@ -184,14 +184,14 @@ def _misfit(prebuilt: Path) -> str | None:
 
 
 def _is_a_release() -> bool:
-    """Whether PyTorch's version says a release, with the variant of CUDA at most."""
+    """Returns whether PyTorch's version is that of a release, with the variant of CUDA at most."""
     import torch
 
     return re.fullmatch(r"\d+\.\d+\.\d+(\+cu\d+)?", torch.__version__) is not None
 
 
 def _base_version() -> str:
-    """As PyTorch's headers say it: "2.11.0", without a0, .dev20260101, +cu130 and what else builds add."""
+    """Returns the version in PyTorch's headers: "2.11.0", without a0, .dev20260101, +cu130 and other additions of builds."""
     import torch
 
     version = re.match(r"\d+\.\d+\.\d+", torch.__version__)
@@ -215,7 +215,7 @@ def _source() -> Path:
 
 
 def served_versions() -> list[str]:
-    """The minor versions of PyTorch that there are adapters for: ["2.10", "2.11", …]."""
+    """Returns the minor versions of PyTorch that have adapters: ["2.10", "2.11", …]."""
     names = (path.stem.removeprefix("torch_").replace("_", ".") for path in SOURCES.glob("torch_*_*.cpp"))
     return sorted(names, key=_numbers)
 
@@ -233,7 +233,7 @@ def _cache_folder() -> Path:
 
 
 def _require_nobody_else_writes(cached: Path) -> None:
-    """The adapter's name can be guessed: whoever may write to it, or to its folder, could run code in this process."""
+    """The adapter's name can be guessed: a user that may write to it, or to its folder, could run code in this process."""
     for path in (cached.parent, cached):
         status = path.stat()
         if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
@@ -286,7 +286,7 @@ def _compiler() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """What is preloaded into this process (a profiler, a simulated CUDA) is not for the compiler."""
+    """Returns the compiler's environment: libraries preloaded into this process (a profiler, a simulated CUDA) are not for it."""
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 

@@ -65,7 +65,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_a_program(path: Path) -> bool:
-    """Whether it is one in machine code: a script of that name may be what started us."""
+    """Returns whether the file is machine code: a script of that name may have started this process."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)

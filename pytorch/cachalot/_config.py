@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # PyTorch reads each of them somewhere; the first one that is set wins.
 ENVIRONMENT = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# What takes settings as a program runs: in PyTorch 2.10 and later, and before, where mode "plug" serves.
+# Functions that take settings as a program runs: in PyTorch 2.10 and later, and before, where mode "plug" serves.
 SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 
 # Keys that came after PyTorch 2.9.

@@ -1,4 +1,4 @@
-"""What the CUDA driver says of a device's memory, by ctypes. Nothing here makes a context: that would take memory of the device."""
+"""The CUDA driver's figures of a device's memory, by ctypes. Nothing here makes a context: that would take memory of the device."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ def _require_torch_can() -> None:
 
 
 def _is_late(asked: bool, mode: Mode) -> bool:
-    """Whether cachalot takes over while CUDA is in use; EnableError when it was not asked to and would have to."""
+    """Returns whether cachalot takes over while CUDA is in use; raises EnableError when it would have to without being asked
+    to."""
     import torch
 
     if not _is_allocator_initialized():
@@ -153,7 +154,7 @@ def _is_late(asked: bool, mode: Mode) -> bool:
 
 
 def _is_allocator_initialized() -> bool:
-    """Whether PyTorch has begun to use CUDA. Asking does not begin it."""
+    """Returns whether PyTorch has begun to use CUDA. Asking does not begin it."""
     import torch
 
     # New in PyTorch 2.9; mode "plug" serves older ones.
@@ -190,7 +191,7 @@ def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
 
 @contextlib.contextmanager
 def _all_or_nothing(plug: Plug) -> Generator[None, None, None]:
-    """What goes wrong within leaves the environment and cachalot's options as they were."""
+    """Restores the environment and cachalot's options after an error within."""
     environment = os.environ.copy()
     options = _options.given()
     try:

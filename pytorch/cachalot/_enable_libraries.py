@@ -125,7 +125,7 @@ def enable_cupy_pinned(limit: _pinned.Limit | None = None) -> None:
 
 
 class _Allocator:
-    """What CuPy calls for each buffer."""
+    """The function that CuPy calls for each buffer."""
 
     def __init__(self, cupy: Any) -> None:
         plug = process_plug()

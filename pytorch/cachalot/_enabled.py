@@ -1,4 +1,4 @@
-"""How cachalot is enabled in this process. enable() sets it; what works only then asks here."""
+"""The way in which cachalot is enabled in this process. enable() sets it; functions that work only then ask here."""
 
 from __future__ import annotations
 

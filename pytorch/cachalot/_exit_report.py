@@ -1,4 +1,4 @@
-"""What the allocator did, in a line or a table on stderr when the process ends (CACHALOT_STATS).
+"""Prints the allocator's work, in a line or a table on stderr when the process ends (CACHALOT_STATS).
 
 All figures are counted, none is compared with what another allocator might have needed. Peaks are since the program's last
 reset_peak_memory_stats.
@@ -19,7 +19,7 @@ Style = Literal["line", "table"]
 
 
 class Figures(NamedTuple):
-    """Of one device."""
+    """The figures of one device."""
 
     device: int
     allocations: int
@@ -62,7 +62,7 @@ def _tell(style: Style, process: int) -> None:
 
 
 def _figures() -> list[Figures]:
-    """Of the devices that memory was allocated on."""
+    """Returns the figures of the devices that memory was allocated on."""
     import torch
 
     from ._statistics import fragmentation, stats

@@ -13,7 +13,7 @@ from typing import Any
 from . import _config
 from ._plug import ALL_DEVICES, Plug
 
-# What PyTorch asks of its allocator from C++, where no Python function can stand in.
+# The features that PyTorch uses from C++, where no Python function can stand in.
 MISSING = (
     "MemPool, torch.compile's CUDA graph trees, sharing CUDA tensors between processes, cuDNN's benchmark mode, "
     "torch.OutOfMemoryError (memory that runs out is a RuntimeError), out-of-memory observers, stacks in memory "
@@ -78,7 +78,7 @@ def _replacements(plug: Plug) -> dict[str, Callable[..., Any]]:
 
 
 def torch_cuda_is_initialized() -> bool:
-    """Whether PyTorch has begun to use CUDA; asking does not begin it."""
+    """Returns whether PyTorch has begun to use CUDA; asking does not begin it."""
     import torch
 
     return bool(torch.cuda.is_initialized())
@@ -97,7 +97,7 @@ def nested(flat: dict[str, int]) -> dict[str, Any]:
 
 
 def _filtered(snapshot: dict[str, Any], filter_by: tuple[int, int, bool] | None) -> dict[str, Any]:
-    """As torch._C does: all, or the segments of one pool ((0, 0): of every pool), with traces or without."""
+    """Filters a snapshot as torch._C does: all, or the segments of one pool ((0, 0): of every pool), with traces or without."""
     for segment in snapshot["segments"]:
         segment["segment_pool_id"] = tuple(segment["segment_pool_id"])  # JSON has no tuples
     if filter_by is None:

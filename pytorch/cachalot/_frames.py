@@ -35,7 +35,8 @@ class Frame:
 
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
-    """Of what stands between a program's line and its memory: PyTorch, this package, and the simulator where it computes."""
+    """Returns the folders of the code between a program's line and its memory: PyTorch, this package, and the simulator where it
+    computes."""
     import torch
 
     simulator = sys.modules.get("cachalot_simulator")
@@ -47,7 +48,7 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def is_of_library(file: str) -> bool:
-    """Whether a file of Python's is no line of the program: of PyTorch, of cachalot, or of the standard library."""
+    """Returns whether a Python file does not belong to the program, but to PyTorch, to cachalot, or to the standard library."""
     if file.startswith(("<frozen", *_library_folders())):
         return True
     return file.startswith(_STANDARD_LIBRARY) and "-packages" + os.sep not in file  # site-packages may lie in it

@@ -49,7 +49,7 @@ class MemoryReport:
     message: str  # of a mistake: what was wrong with it
 
     def __repr__(self) -> str:
-        """As dataclasses write it, with addresses as the messages have them."""
+        """Returns the text that dataclasses write, with addresses as the messages have them."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         shown = {name: repr(value) for name, value in fields.items()}
         shown |= {name: f"{fields[name]:#x}" for name in ("address", "stream")}

@@ -27,7 +27,7 @@ from ._text import bytes_text
 LISTED = 10  # sites that a report lists, unless asked for more
 _FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/leaks/trend.h
 
-# What autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
+# The functions that autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
 
 _FUNCTIONS: Functions = {
     "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
@@ -67,7 +67,7 @@ class Leak(AllocationSite):
     bytes_per_iteration: float  # Theil and Sen's slope
     confidence: float  # of Mann and Kendall's test
     iterations: int  # that were looked at
-    sample_allocations: int  # 0; or with too few iterations: so many allocations lie between two samples, and it grows so much
+    sample_allocations: int  # 0; or with too few iterations: the allocations between two samples, per which it grows
     highest_bytes: int  # live when the last iteration ended, or now if that is more
     highest_blocks: int
     suspects: tuple[Suspect, ...] = ()
@@ -112,7 +112,7 @@ class LeakReport:
     idle_bytes_per_iteration: float  # growth of idle_bytes, where reserved memory grows with it and live memory less; else 0
     leaks: tuple[Leak, ...]  # the steepest
     sites: tuple[AllocationSite, ...]  # with the most live bytes
-    judges_iterations: bool = False  # whether there were enough of them
+    judges_iterations: bool = False  # true if there were enough of them
 
     def __str__(self) -> str:
         verb = "grows" if self.leak_count == 1 else "grow"
@@ -257,7 +257,7 @@ class LeakDetector:
 
     @property
     def _is_inherited(self) -> bool:
-        """Whether this is a forked child of the process that watches."""
+        """Returns whether this is a forked child of the process that watches."""
         return self._process != os.getpid()
 
     def _step(self) -> None:
@@ -289,9 +289,9 @@ class LeakDetector:
 class _Looks:
     """Suspects that were seen while the program ran, by the stack of the site.
 
-    A program whose leak lies in main() has let go of it when the report at exit is made. So one looks at iterations that lie
+    A program whose leak lies in main() has released it when the report at exit is made. So one looks at iterations that lie
     further and further apart, as long as that takes a fiftieth of the time, or three seconds in all. The garbage collector waits
-    meanwhile: it would free cycles that leak, so that the program under watch were another one.
+    meanwhile: it would free cycles that leak, and so change the watched program.
     """
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ class _Looks:
         self._spent += time.thread_time() - began
 
     def _look(self, detector: LeakDetector, when: str) -> None:
-        before, self.seen = self.seen, {}  # the report is to tell what is there now
+        before, self.seen = self.seen, {}  # the report is to show the present state
         found = {leak.stack: leak for leak in detector.report().leaks if leak.suspects}
         self.seen = before | {stack: _dated(leak, when) for stack, leak in found.items()}
 
@@ -460,7 +460,7 @@ def watch_once_in_use() -> None:
 
 
 def asked_by_environment() -> bool:
-    """Whether CACHALOT_LEAK_REPORT is 1. ValueError when it is neither that nor 0 nor empty."""
+    """Returns whether CACHALOT_LEAK_REPORT is 1. Raises ValueError when it is neither that nor 0 nor empty."""
     value = os.environ.get("CACHALOT_LEAK_REPORT", "")
     if value not in ("", "0", "1"):
         raise ValueError(f"environment variable CACHALOT_LEAK_REPORT is {value!r}; it must be 0 or 1")

@@ -76,7 +76,7 @@ class LibraryHeap:
         self.library = library
         self.account = account.value or 0  # the LibraryMemory*, for C callbacks
         self._out_of_memory = out_of_memory
-        # The methods below, which return 0 and a code below 0 instead of raising: for who calls raise_last_error then.
+        # The methods below, which return 0 and a code below 0 instead of raising: for callers that call raise_last_error then.
         self.malloc, self.free_quickly, self.free_after_quickly = _methods(plug, self.account)
 
     def allocate(self, size: int, device: int, stream: int = 0) -> int:
@@ -128,7 +128,7 @@ def raise_last_error(out_of_memory: Callable[[str], Exception]) -> NoReturn:
 
 
 class _Method(ctypes.Structure):
-    """As PyMethodDef."""
+    """The layout of PyMethodDef."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("name", "function", "flags", "documentation")]
 

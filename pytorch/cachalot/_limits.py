@@ -1,4 +1,5 @@
-"""How much memory cachalot holds: at most (set_limit), before a warning (set_soft_limit), less (trim), beforehand (reserve)."""
+"""Limits of the memory that cachalot holds: at most (set_limit), before a warning (set_soft_limit), less (trim), beforehand
+(reserve)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Limits:
 
     device: int
     limit_bytes: int | None  # the lowest limit of held memory; None: there is none
-    set_by: str  # who set it and as what, as in 'set_limit("20GiB")' or 'limit:20GiB', the option; "" without a limit
+    set_by: str  # its setting, as in 'set_limit("20GiB")' or 'limit:20GiB', the option; "" without a limit
     soft_limit_bytes: int | None
     held_bytes: int  # held from the device, in use or cached
     reservation_bytes: int  # of reserve(), what no stream has used yet
@@ -45,7 +46,7 @@ _FUNCTIONS: Functions = {
 }
 
 _lock = threading.Lock()
-_plug: Plug | None = None  # which knows the functions
+_plug: Plug | None = None  # it knows the functions
 _limits_json: Any = None
 _callbacks: dict[int, Callable[[SoftLimit], object]] = {}
 

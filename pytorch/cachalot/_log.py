@@ -1,7 +1,7 @@
 """The package's logger, logging.getLogger("cachalot").
 
-Warnings come out on stderr where a program has not configured logging: that is Python's default. What is worth knowing
-and needs no action is of level INFO, which nobody sees unless a program asks for it.
+Warnings come out on stderr where a program has not configured logging: that is Python's default. Messages that need no action are
+of level INFO, which is not shown unless a program asks for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cachalot.memory_report(): what a device's memory is used for, by everybody who tells."""
+"""cachalot.memory_report(): the uses of a device's memory, by all sources that report them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MemoryRow:
     key: str  # "live", "cached", "torch", "mempool", "nccl", "context", "others" or "unexplained"; of a part, its name
     name: str  # the same, in words
     bytes: int | None  # None: it is unknown, and in "unexplained"
-    source: str  # who tells, or why it is unknown
+    source: str  # the source of the figure, or why it is unknown
     parts: tuple[MemoryRow, ...] = ()  # they add up to `bytes`, unless one of them is None
 
 
@@ -52,7 +52,7 @@ class DeviceMemoryReport:
     libraries: dict[str, int]  # "live" by library: "torch", "cupy", …
     tensor_pools_bytes: int  # of "live", what TensorPool and PoolSet hold
     asleep_bytes: int  # in no row: what sleeping tags and pools take when they wake
-    notes: tuple[str, ...] = ()  # what a reader of the figures should know of this machine
+    notes: tuple[str, ...] = ()  # facts of this machine that a reader of the figures should know
 
     def row(self, key: str) -> MemoryRow:
         """Returns the row with this key; KeyError if there is none."""
@@ -93,7 +93,7 @@ class DeviceMemoryReport:
 
     @property
     def unexplained_bytes(self) -> int | None:
-        """Returns what is used and in no other row."""
+        """Returns the used memory that is in no other row."""
         return self.row("unexplained").bytes
 
     def to_json(self) -> str:
@@ -150,13 +150,13 @@ def _list(figures: dict[str, Any]) -> str:
     return ", ".join(f"{name} {bytes_text(size)}" for name, size in figures.items())
 
 
-# What is used of a whole device, and which process has it, by NVML or, where that does not tell, by CUDA.
+# The used memory of a whole device, and its processes, by NVML or, without its answer, by CUDA.
 
 _CONTEXT = "CUDA context, and more of this process"
 
 
 class WholeDevice(NamedTuple):
-    """A device's memory, whoever uses it."""
+    """A device's memory, of all its users."""
 
     total: int
     used: int | None  # None: unknown
@@ -165,7 +165,7 @@ class WholeDevice(NamedTuple):
     process_rows: tuple[MemoryRow, MemoryRow]  # the rest of this process, and the other processes
 
 
-_Used = tuple[int, int | None, str]  # total, used, who tells
+_Used = tuple[int, int | None, str]  # total, used, the source
 
 
 class _Processes(NamedTuple):
@@ -337,7 +337,7 @@ def _sum(key: str, name: str, source: str, parts: list[MemoryRow]) -> MemoryRow:
 
 
 def _own_rows(index: int, driver: _driver.DriverDevice) -> list[MemoryRow]:
-    """What others than cachalot have of this process, and tell."""
+    """Returns the memory of this process that others than cachalot have and report."""
     rows: list[MemoryRow] = []
     torch = _torch_bytes(index)
     if torch is not None:
@@ -362,7 +362,7 @@ def _row_of_mempool(driver: _driver.DriverDevice) -> MemoryRow:
 
 
 def _torch_bytes(index: int) -> int | None:
-    """What PyTorch's own allocator holds; None where cachalot serves PyTorch, or PyTorch does not use CUDA."""
+    """Returns the memory that PyTorch's own allocator holds; None where cachalot serves PyTorch, or PyTorch does not use CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
         return None

@@ -1,4 +1,5 @@
-"""What NCCL holds of a device for the communicators of torch.distributed: ncclCommMemStats, which NCCL has since 2.29.7."""
+"""The memory that NCCL holds of a device for the communicators of torch.distributed: ncclCommMemStats, which NCCL has since
+2.29.7."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def memory(device: int) -> NcclMemory:
 
 
 def _backends() -> list[Any]:
-    """Of all process groups, those of NCCL."""
+    """Returns the backends of NCCL, of all process groups."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return []

@@ -1,4 +1,4 @@
-"""What NVML, the library of nvidia-smi, says of a device's memory, by ctypes. It needs no package."""
+"""The figures of NVML, the library of nvidia-smi, on a device's memory, by ctypes. It needs no package."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class NvmlDevice:
             _call("nvmlDeviceGetHandleByUUID", f"MIG-{uuid}".encode(), ctypes.byref(self._handle))
 
     def memory(self) -> NvmlMemory:
-        """Returns the device's memory. NVML before version 510 counts what is reserved as used."""
+        """Returns the device's memory. NVML before version 510 counts reserved memory as used."""
         memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | _MEMORY_VERSION_2)
         try:
             _call("nvmlDeviceGetMemoryInfo_v2", self._handle, ctypes.byref(memory))

@@ -1,4 +1,4 @@
-"""Python's objects, tensors and graphs, read without the program's code: for the search of who keeps memory (_suspects).
+"""Python's objects, tensors and graphs, read without the program's code: for the search of the holders of memory (_suspects).
 
 What is found is asked for its type (isinstance would ask a proxy for __class__) and read by the methods of dict and torch.Tensor,
 whatever their subclasses have.
@@ -42,10 +42,10 @@ def cuda_tensors() -> Iterator[tuple[Any, int]]:
 
 
 def unseen_references() -> Iterator[tuple[Any, Any]]:
-    """What gc.get_referrers() does not tell: an object, and what refers to it.
+    """Yields the references that gc.get_referrers() does not report: an object, and its referrer.
 
-    These are what NumPy's arrays of objects hold, who has such an array where a dict of arrays alone is between them, as the
-    garbage collector does not track it, and what came of asyncio's tasks, since TaskObj_traverse drops the answer of its base.
+    These are the objects in NumPy's arrays of objects, the holders of such an array behind a dict of arrays alone, as the garbage
+    collector does not track it, and the results of asyncio's tasks, since TaskObj_traverse drops the answer of its base.
     """
     array: Any = getattr(sys.modules.get("numpy"), "ndarray", None)
     for owner in gc.get_objects():
@@ -62,7 +62,8 @@ def unseen_references() -> Iterator[tuple[Any, Any]]:
 
 
 def cuda_address(tensor: Any) -> int:
-    """Of its block; 0: it has none on a GPU. The storage knows: a tensor's device may be code of the program's."""
+    """Returns the address of the tensor's block; 0 if it has none on a GPU. The storage is asked: a tensor's device may be code
+    of the program's."""
     try:
         storage = storage_of(tensor)
         return storage.data_ptr() if storage.device.type == "cuda" else 0
@@ -77,7 +78,8 @@ def storage_of(tensor: Any) -> Any:
 
 
 def bytes_used(tensor: Any) -> int:
-    """Of its block, by the elements that the tensor has: fewer than the block's where it is a view of a part."""
+    """Returns the bytes that the tensor uses of its block, by its elements: fewer than the block's where it is a view of a
+    part."""
     import torch
 
     return torch.Tensor.numel(tensor) * torch.Tensor.element_size(tensor)
@@ -120,7 +122,7 @@ def graph_of(ends: Iterable[Any], checkpoints: dict[int, Any]) -> Graph:
     seen: set[Any] = set()
     blocks: set[int] = set()
     inputs: set[tuple[Any, int]] = set()
-    waiting = [end for end in ends if end is not None]  # a thread may have let go of a graph
+    waiting = [end for end in ends if end is not None]  # a thread may have released a graph
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function = waiting.pop()
         if function in seen:
@@ -137,7 +139,7 @@ def graph_of(ends: Iterable[Any], checkpoints: dict[int, Any]) -> Graph:
 def checkpoints() -> dict[int, Any]:
     """The functions that keep the arguments of checkpoints without reentry, by the ids of what autograd saves instead of tensors.
 
-    C++ alone refers to a checkpoint: it has the hook that unpacks. What is saved does not refer to it.
+    C++ alone refers to a checkpoint: it has the hook that unpacks. Saved tensors do not refer to it.
     """
     kind: Any = getattr(sys.modules.get("torch.utils.checkpoint"), "_CheckpointFrame", None)
     functions: dict[int, Any] = {}
@@ -149,12 +151,13 @@ def checkpoints() -> dict[int, Any]:
 
 
 def saved_by(function: Any) -> Iterator[Any]:
-    """What a function of an autograd graph keeps for its backward pass, in no order: tensors, and what hooks made of some."""
+    """Yields the objects that a function of an autograd graph keeps for its backward pass, in no order: tensors, and the results
+    of hooks."""
     import torch
 
     attributes = instance_attributes(function) if is_kind(function, torch._C._FunctionBase) else None
     kept = [held for _, held in items(attributes or {})]
-    if function.__class__.__name__ == "AccumulateGrad":  # which no backward pass frees
+    if function.__class__.__name__ == "AccumulateGrad":  # no backward pass frees it
         kept += [function.variable, attribute_of(function.variable, "grad")]
     kept += [part for held in kept if is_kind(held, CONTAINERS) for part in gc.get_referents(held)]
     yield from kept
@@ -197,12 +200,12 @@ def tracebacks(exception: BaseException) -> Iterator[types.TracebackType]:
 
 
 def frames_of(exception: BaseException) -> Iterator[types.FrameType]:
-    """Those that the exception has left, as if they still ran; the outermost first."""
+    """Yields the frames that the exception has left, as if they still ran; the outermost first."""
     return (traceback.tb_frame for traceback in tracebacks(exception))
 
 
 def is_waiting_generator(held: Any) -> bool:
-    """Whether it is a generator or coroutine of the program's that waits: one that has ended has no frame."""
+    """Returns whether it is a generator or coroutine of the program's that waits: one that has ended has no frame."""
     frame = frame_of(held) if is_kind(held, GENERATORS) else None
     return frame is not None and not is_of_library(frame.f_code.co_filename)
 
@@ -227,7 +230,7 @@ def is_of_library_module(name: str) -> bool:
 
 
 def items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Those of one moment: another thread may add some."""
+    """Returns the items of one moment: another thread may add some."""
     if type(mapping) is dict:
         return list(mapping.copy().items())  # in one step, as the list is not before Python 3.12
     try:
@@ -244,12 +247,12 @@ def key_of(mapping: dict[Any, Any], value: Any) -> Any:
 
 
 def has_attributes(owner: Any, mapping: dict[Any, Any]) -> bool:
-    """Whether the dict, which the owner refers to, has its attributes: a class shows them by a proxy."""
+    """Returns whether the dict, which the owner refers to, has its attributes: a class shows them by a proxy."""
     return is_kind(owner, type) or (not is_kind(owner, CONTAINERS) and instance_attributes(owner) is mapping)
 
 
 def instance_attributes(owner: Any) -> dict[Any, Any] | None:
-    """What Python keeps for the object; None where its class means something else by __dict__, as proxies do."""
+    """Returns Python's own dict of the object; None where its class means something else by __dict__, as proxies do."""
     meanings = (vars(kind)["__dict__"] for kind in type(owner).__mro__ if "__dict__" in vars(kind))
     meaning: Any = next(meanings, None)
     if not is_kind(meaning, (types.GetSetDescriptorType, types.MemberDescriptorType)):

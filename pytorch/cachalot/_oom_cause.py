@@ -13,7 +13,8 @@ from ._oom_facts import Cached, Facts, Verdict, pool_name
 from ._text import bytes_text
 
 
-# What is said where cached memory would have been enough in one piece: by the reason why the largest part of it could not serve.
+# Returns the verdict if cached memory would have been enough in one piece: by the reason why the largest part of it could not
+# serve.
 
 
 def _fragmentation(facts: Facts, cached: Cached) -> Verdict:

@@ -1,5 +1,5 @@
-"""What is known of a failure, and what is said of it: the device's memory at that moment, live, cached and asleep, why no cached memory
-serves the request, and what others hold.
+"""The known facts of a failure, and their text: the device's memory at that moment, live, cached and asleep, the reason why no cached
+memory serves the request, and the memory of others.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Outside:
 
 
 def outside_of(device: int, all_bytes: int, reserved_bytes: int) -> Outside:
-    """Divides `all_bytes` as far as NVML answers. Makes no CUDA call but for the device's UUID."""
+    """Divides `all_bytes` as far as NVML answers. Makes no CUDA call except for the device's UUID."""
     has_nccl = _has_nccl()
     answer = _ask_nvml(device)
     if answer is None:
@@ -291,7 +291,8 @@ class Facts:
         return max(usable, self.room // PAGE_BYTES * PAGE_BYTES)
 
     def of_device(self) -> dict[str, Any]:
-        """Returns what a snapshot does not tell of the device, in bytes, under the keys that `cachalot explain` reads."""
+        """Returns the facts of the device that a snapshot does not have, in bytes, under the keys that `cachalot explain`
+        reads."""
         facts: dict[str, Any] = {
             "device": self.failure.device,
             "total_bytes": self.failure.device_total_bytes,

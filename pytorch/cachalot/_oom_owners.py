@@ -1,4 +1,4 @@
-"""Whose tensors lie in live blocks: parameters, gradients, buffers and optimizer states of modules, and other tensors.
+"""The owners of tensors in live blocks: parameters, gradients, buffers and optimizer states of modules, and other tensors.
 
 The search walks the objects that the garbage collector knows and reads them by the methods of their base classes, as
 _suspects.py does: no code of the program's runs, no tensor is made on a device, and what cannot be read is passed over. It
@@ -183,7 +183,7 @@ def _gradient(parameter: Any) -> Any:
 
 
 def _addresses(tensor: Any) -> Iterator[int]:
-    """Where the tensor's memory on GPUs begins: of a wrapper such as DTensor, the memory of the tensors inside."""
+    """Yields the addresses of the tensor's memory on GPUs: of a wrapper such as DTensor, those of the tensors inside."""
     import torch
 
     if tensor is None or not issubclass(type(tensor), torch.Tensor):

@@ -367,7 +367,7 @@ def _line(frames: list[dict[str, Any]]) -> str:
 
 
 def _is_of_program(file: str) -> bool:
-    """Whether a frame is Python's (code from a text has a name as "<string>") and of the program."""
+    """Returns whether a frame is Python's (code from a text has a name as "<string>") and of the program."""
     return file.endswith((".py", ">")) and not is_of_library(file)
 
 

@@ -77,7 +77,7 @@ def _folder(word: str, value: str) -> Path:
     try:
         folder = Path(value).expanduser().absolute()
         is_file = _is_file(folder)
-    except (OSError, RuntimeError, ValueError) as error:  # a long name, a home of nobody, a character 0
+    except (OSError, RuntimeError, ValueError) as error:  # a long name, an unknown user's home, a character 0
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise ValueError(f"{word[:100]!r} cannot be a folder: {reason}") from None
     if is_file:
@@ -176,9 +176,10 @@ _observer = _Observer()
 def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryReport], None] | None = None) -> None:
     """Sets the actions before an out-of-memory exception reaches the program, in place of those that were set before.
 
-    The report says what is live, what is cached and why that cannot serve the request, and gives one recommendation. It is
-    made on the thread whose request fails; it allocates no GPU memory, and an error in it is a line of the log: the
-    program gets its out-of-memory exception in any case. The environment variable CACHALOT_ON_OOM has the same `actions`.
+    The report has the live memory, the cached memory and the reason why that cannot serve the request, and gives one
+    recommendation. It is made on the thread whose request fails; it allocates no GPU memory, and an error in it is a line of the
+    log: the program gets its out-of-memory exception in any case. The environment variable CACHALOT_ON_OOM has the same
+    `actions`.
 
     Args:
         actions: "report" prints the report on stderr, within 40 lines. "snapshot:DIR" writes it as a whole to a new text
@@ -200,7 +201,7 @@ def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryR
 def install(
     plug: Plug, settings: Settings | None, call: Callable[[OutOfMemoryReport], None] | None = None
 ) -> None:
-    """As on_out_of_memory, with settings that are parsed already."""
+    """Installs a handler as on_out_of_memory, with settings that are parsed already."""
     plug.declare({"on_out_of_memory": (ctypes.c_int, ctypes.c_void_p)})
     _observer.settings, _observer.function, _observer.plug = settings, call, plug
     is_wanted = settings is not None or call is not None

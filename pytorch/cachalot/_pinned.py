@@ -42,8 +42,8 @@ def set_pinned_limit(limit: Limit | None) -> None:
 def pinned_stats() -> dict[str, Any]:
     """Returns the statistics of cachalot's pinned heap: the keys of torch.cuda.memory_stats, and "limit_bytes".
 
-    "reserved_bytes.all.current" is what is pinned, "allocated_bytes.all.current" what buffers in use take of it. "limit_bytes"
-    is None without a limit. torch's and CuPy's pinned memory are counted together.
+    "reserved_bytes.all.current" is the pinned memory, "allocated_bytes.all.current" the part of it in buffers in use.
+    "limit_bytes" is None without a limit. torch's and CuPy's pinned memory are counted together.
 
     Raises:
         EnableError: the library is missing.

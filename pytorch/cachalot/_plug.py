@@ -41,7 +41,7 @@ _FUNCTIONS: Functions = {
     "hide_launcher": (ctypes.c_int, ctypes.c_char_p),
 }
 
-# What the dynamic linker says of a library that it cannot load, and what to do.
+# The dynamic linker's messages on a library that it cannot load, and their cures.
 _CURES = (
     (
         r"version `(GLIBC\w*_[\d.]+|CXXABI_[\d.]+)' not found",
@@ -60,7 +60,7 @@ _CURES = (
 
 
 class Plug:
-    """The loaded library. Every method may be called from any thread; ctypes lets go of the GIL meanwhile."""
+    """The loaded library. Every method may be called from any thread; ctypes releases the GIL meanwhile."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         """Loads the library; EnableError when the file is missing or is something else."""
@@ -100,7 +100,7 @@ class Plug:
         self.call("settings", text.encode(), error_type=ValueError)
 
     def json(self, what: str, device: int = ALL_DEVICES) -> Any:
-        """Of a device "stats" or "fragmentation", or of all the "snapshot", "regions" or "guard_reports"; parsed."""
+        """Returns "stats" or "fragmentation" of a device, or the "snapshot", "regions" or "guard_reports" of all, parsed."""
         return self.parsed(self._json, what.encode(), device)
 
     def parsed(self, function: Any, *arguments: Any) -> Any:
@@ -144,7 +144,7 @@ class Plug:
         error_type: type[Exception] = RuntimeError,
         bad_input: type[Exception] | None = None,
     ) -> Any:
-        """What the function returns; an exception where that is negative.
+        """Returns the function's result; raises an exception if that is negative.
 
         That memory ran out is torch.OutOfMemoryError, the caller's mistake is `bad_input`, else as `error_type`.
         """

@@ -1,4 +1,4 @@
-"""What libcachalot_torch.so has for tensor pools (pool_hooks.h), through ctypes."""
+"""The functions of libcachalot_torch.so for tensor pools (pool_hooks.h), through ctypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from ._enabled import index_of, require_enabled
 from ._plug import Functions, Plug
 
-# As pool_hooks.h has them.
+# The types of pool_hooks.h.
 _Handle = ctypes.c_void_p
 _HandleOut = ctypes.POINTER(ctypes.c_void_p)
 _Stream = ctypes.c_void_p
@@ -142,7 +142,7 @@ def _calls_of(plug: Plug) -> PoolCalls:
 
 
 def calls() -> PoolCalls:
-    """Of the library that serves PyTorch; EnableError where cachalot is not enabled."""
+    """Returns the calls of the library that serves PyTorch; raises EnableError where cachalot is not enabled."""
     return _calls_of(require_enabled().plug)
 
 
@@ -167,7 +167,7 @@ def pools_in_use() -> list[_Pool]:
 
 
 def require_dtype(dtype: object) -> torch.dtype:
-    """TypeError for what is none."""
+    """Raises TypeError for an object that is not a dtype."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}; it must be a torch.dtype")
     return dtype
@@ -175,12 +175,13 @@ def require_dtype(dtype: object) -> torch.dtype:
 
 @functools.cache
 def dtype_number(dtype: torch.dtype) -> int:
-    """As the library counts types; ValueError for one that pools do not have."""
+    """Returns the library's number of the type; raises ValueError for one that pools do not have."""
     return calls().dtype(str(dtype).removeprefix("torch."))
 
 
 def device_index(device: torch.device | str | int | None) -> int:
-    """Of a CUDA device, the current one where no index is given; ValueError for any other. CUDA is in use afterwards."""
+    """Returns the index of a CUDA device, the current one where no index is given; raises ValueError for any other. CUDA is in
+    use afterwards."""
     torch.cuda.init()
     index, count = index_of(device), torch.cuda.device_count()
     if not 0 <= index < count:
@@ -195,7 +196,7 @@ def make_spec(shape: object, dtype: torch.dtype, device: int) -> Spec:
 
 
 def extents_of(shape: object) -> tuple[int, ...]:
-    """Of a shape as torch takes it: ints, or one int."""
+    """Returns the extents of a shape as torch takes it: ints, or one int."""
     given: Any = (shape,) if isinstance(shape, int) else shape
     try:
         extents: tuple[int, ...] = tuple(extent.__index__() for extent in given)

@@ -1,5 +1,5 @@
-"""Pools of tensors, as torch allocates tensors and for whoever takes DLPack: of one kind (pool/include/cachalot/tensor_pool.h), and of
-many kinds within one budget (pool_set.h).
+"""Pools of tensors, as torch allocates tensors and for all that take DLPack: of one kind (pool/include/cachalot/tensor_pool.h), and
+of many kinds within one budget (pool_set.h).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Lease:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule for one consumer, whose work on `stream` comes after what is queued on the tensor's stream by now.
+        """A capsule for one consumer, whose work on `stream` comes after the work queued on the tensor's stream by now.
 
         Args:
             stream: a handle; 1 or None for the legacy default stream; -1 for no order, where the consumer then says
@@ -170,7 +170,7 @@ def _from_capsule(capsule: object) -> torch.Tensor:
 
 
 def _handle_of(stream: object) -> int:
-    """Of a stream as DLPack's Python protocol names it."""
+    """Returns the handle of a stream as DLPack's Python protocol names it."""
     if stream is None or stream == _LEGACY_DEFAULT:
         return 0
     if not isinstance(stream, int):
@@ -260,7 +260,7 @@ class TensorPool:
             other_stream: when all free tensors were last used on other streams: "wait" for one on the GPU, or take
                 "other_slot" of new memory where that may be.
             on_reuse: what an acquired tensor holds: "keep", whatever is there; "zero"; "poison", NaN or absurd.
-            high_water: memory beyond so many free tensors goes back to the allocator; None: only trim() does that.
+            high_water: memory beyond this number of free tensors goes back to the allocator; None: only trim() does that.
             alignment: of each tensor, in bytes, a power of two.
             outlive: what a tensor does that is used after its lease ended: "hand_over", it stays valid as long as
                 anything refers to it, and its memory goes back then; "error", `tensor` is emptied in place, and where

@@ -112,7 +112,7 @@ _MOST_SECONDS = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the environment asks for."""
+    """The environment's requests."""
 
     folder: Path
     seconds: float  # between two writes
@@ -122,7 +122,7 @@ def asked_by_environment() -> Asked | None:
     """Returns the folder and the interval; None without CACHALOT_REPORT_DIR. Makes the folder.
 
     Raises:
-        ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is no number of this range.
+        ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is not a number of this range.
     """
     folder = os.environ.get("CACHALOT_REPORT_DIR", "")
     text = os.environ.get("CACHALOT_REPORT_SECONDS", "") or str(_SECONDS)
@@ -229,7 +229,7 @@ def read(folder: Path) -> DistributedReport:
     """Returns the report over the files of a folder. Ranks whose end is not in their file are named.
 
     Raises:
-        ValueError: there are no reports, or a file is none.
+        ValueError: there are no reports, or a file is not a report.
     """
     paths = sorted([*folder.glob("rank-*.json"), *folder.glob("process-*.json")])
     if not paths:

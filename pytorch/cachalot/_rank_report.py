@@ -1,4 +1,4 @@
-"""What the ranks of a job hold of their GPUs: the figures of each, and the table over all."""
+"""The GPU memory that the ranks of a job hold: the figures of each, and the table over all."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _rank_of(fields: Any) -> RankReport:
 
 
 def _is_of_the_kind(name: str, value: object) -> bool:
-    """Whether a member of a file, but `sites`, has a value as in a RankReport."""
+    """Returns whether a member of a file, except `sites`, has a value as in a RankReport."""
     if name == "rank":
         return value is None or (type(value) is int and 0 <= value <= _HIGHEST_RANK)
     if name == "device":

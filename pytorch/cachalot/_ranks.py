@@ -66,7 +66,7 @@ def distributed_report(
 
 
 def _are_others_absent() -> bool:
-    """Whether the process is one rank of a simulated job, by itself."""
+    """Returns whether the process is one rank of a simulated job, by itself."""
     setting = getattr(ctypes.CDLL(None), "cachalot_sim_setting", None)
     if setting is None:
         return False

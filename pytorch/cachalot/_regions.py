@@ -120,7 +120,7 @@ def contiguous() -> Generator[None, None, None]:
 
 
 def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, int]]:
-    """As the library takes them: a tag, or none and a pool's id."""
+    """Returns the sleepers as the library takes them: a tag, or none and a pool's id."""
     if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
         return [_sleeper(of)]
     return [_sleeper(each) for each in of]

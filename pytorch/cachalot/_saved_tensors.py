@@ -1,4 +1,4 @@
-"""What autograd saves for backward passes, in pinned host memory meanwhile."""
+"""Keeps the tensors that autograd saves for backward passes in pinned host memory meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _HostCopy:
 
 @dataclasses.dataclass(frozen=True)
 class _Back:
-    """Where a storage's bytes are on the device again."""
+    """The place of a storage's bytes on the device after their return."""
 
     storage: StorageWeakRef
     stream: torch.cuda.Stream  # that copied them, by the event

@@ -31,10 +31,10 @@ class RunOptions(TypedDict, total=False):
         context: what the CUDA context and libraries take of each device: a size such as "1429MiB", "model" (an estimate) or
             "none".
         devices: how many devices there are.
-        world_size: the program is one rank of a job of so many, the others of which are absent.
+        world_size: the program is one rank of a job with this number of ranks, the others of which are absent.
         rank: which rank it is.
         local_rank: its rank on its machine, which is its device.
-        max_seconds: ends each run after so many seconds.
+        max_seconds: ends each run after this time in seconds.
         compute: which operations of PyTorch are computed: "none", "small" or "all".
         unknown: what sizes are that depend on unknown values, such as of what a mask selects: those of zeros ("zero"), half of
             all elements ("expected"), or all at most ("max").
@@ -78,7 +78,7 @@ def run(subcommand: str, options: list[str], program: list[str], error: type[Run
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command says of an error of its own."""
+    """Returns the command's message about an error of its own."""
     return done.stderr.strip().rpartition("\n")[2].removeprefix("cachalot: ")
 
 
@@ -141,8 +141,8 @@ def fit(
             smaller one, and there are only results above which the largest value falls.
         gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, and without memory, all that PyTorch has kernels
             for.
-        memory: a size such as "24GiB", or several, each of which is a GPU like an h100 with so much memory.
-        max_steps: ends each run after so many optimizer steps, or forward calls of a program without optimizers.
+        memory: a size such as "24GiB", or several, each of which is a GPU like an h100 with this memory.
+        max_steps: ends each run after this number of optimizer steps, or forward calls of a program without optimizers.
         jobs: how many runs there are at the same time; without, as many as there are processors, or threads of the
             scheduler's workers; with several devices, one.
         scheduler: the address of a Dask scheduler whose workers make the runs, such as "tcp://host:8786" (docs/tools/fit.md).
@@ -167,7 +167,7 @@ def fit(
 
 
 def _text_of(values: Iterable[int], *, is_last: bool) -> str:
-    """As the command reads them: a range in short, because an argument has no room for thousands of numbers.
+    """Returns the values as the command reads them: a range in short, because an argument has no room for thousands of numbers.
 
     Of a parameter before the last a range is more than its numbers (docs/tools/fit.md), and a list of them stays a list.
     """
@@ -263,7 +263,7 @@ def estimate(
         program: the program and its arguments, as for `cachalot simulate`, or its path alone.
         gpu: the GPU that is simulated, as `cachalot gpus` lists it. Libraries choose kernels and workspaces for it.
         memory: its memory, such as "24GiB"; without, as much as the program takes.
-        max_steps: ends the run after so many optimizer steps, or forward calls of a program without optimizers; None: the
+        max_steps: ends the run after this number of optimizer steps, or forward calls of a program without optimizers; None: the
             program ends by itself.
         **options: `context`, `devices`, `world_size`, `rank`, `local_rank`, `max_seconds`, `compute` and `unknown`, the options of
             `cachalot simulate`.
@@ -309,7 +309,7 @@ def estimate_memory(
         optimizer: is called with the model's parameters, such as torch.optim.AdamW or functools.partial(torch.optim.SGD, lr=0.1).
             Without it the model runs forward only, by torch.no_grad.
         loss: is called with the model's output, and returns a scalar; without, the output's `loss` if it has one, otherwise the
-            sum of what needs gradients.
+            sum of the outputs that need gradients.
         gpu: the GPU that is simulated, as `cachalot gpus` lists it.
         **options: as for `cachalot.estimate`.
 
@@ -387,5 +387,5 @@ def _how_it_ended(report: Mapping[str, Any], output: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """As the command compares the names of GPUs."""
+    """Returns a name in the form in which the command compares the names of GPUs."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -21,7 +21,7 @@ def bytes_of(name: str, size: object, least: int = 0) -> int:
         least: the fewest bytes that are allowed.
 
     Raises:
-        ValueError: `size` is no size, or is below `least` or above 2^62 bytes.
+        ValueError: `size` is invalid, or is below `least` or above 2^62 bytes.
     """
     count = _count(size)
     if count is None or not least <= count <= _MOST:
@@ -45,7 +45,7 @@ def _count(size: object) -> int | None:
 
 
 def _shown(size: object) -> str:
-    """Returns what was given, in a few words: Python refuses to write numbers of thousands of digits."""
+    """Returns the given value, in a few words: Python refuses to write numbers of thousands of digits."""
     if isinstance(size, int) and size.bit_length() > 300:
         return f"a number of {size.bit_length()} bits"
     text = repr(size)

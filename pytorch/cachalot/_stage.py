@@ -39,7 +39,7 @@ class Extent:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def in_rows(self, rows: int) -> Iterator[Extent]:
-        """Yields the extent in parts of so many rows; the last part may be smaller."""
+        """Yields the extent in parts of `rows` rows; the last part may be smaller."""
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         for first in range(0, self.shape[0], rows):
             shape = (min(rows, self.shape[0] - first), *self.shape[1:])
@@ -85,7 +85,7 @@ def _dtype_of(array: Any, path: object) -> torch.dtype:
 # The header of a safetensors file: 8 bytes with the length of a JSON object, the object, then the data of all tensors.
 #
 # The format is described at https://huggingface.co/docs/safetensors: each member of the object is a tensor's name, with its dtype,
-# shape and data_offsets, which count from the end of the header; `__metadata__` is none.
+# shape and data_offsets, which count from the end of the header; `__metadata__` does not name one.
 
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
 _DTYPES = {
@@ -218,7 +218,7 @@ class Ring:
         with torch.cuda.device(self._device):
             self._allocate_slots(sum(extent.size for extent in extents))
             tensors = [torch.empty(extent.shape, dtype=extent.dtype, device=self._device) for extent in extents]
-            # The memory may be what the current stream has just let go.
+            # The memory may have just been released by the current stream.
             self._stream.wait_stream(torch.cuda.current_stream())
         pieces = list(_pieces(extents, tensors, self._chunk_bytes))
         self._begun += len(pieces)
@@ -292,7 +292,7 @@ class _Files:
 
 
 def _pieces(extents: list[Extent], tensors: list[torch.Tensor], most: int) -> Iterator[_Piece]:
-    """The reads of at most so many bytes, in the order of the files; neighbours are read together."""
+    """Yields the reads of at most `most` bytes, in the order of the files; neighbours are read together."""
     piece: _Piece | None = None
     for extent, tensor in sorted(zip(extents, tensors), key=lambda pair: (pair[0].path, pair[0].offset)):
         done = 0
@@ -312,7 +312,7 @@ def _pieces(extents: list[Extent], tensors: list[torch.Tensor], most: int) -> It
 
 
 def _goes_on(piece: _Piece, path: Path, start: int, most: int) -> bool:
-    """Whether bytes from `start` on can be read with the piece."""
+    """Returns whether bytes from `start` on can be read with the piece."""
     end = piece.offset + piece.size
     return piece.path == path and end <= start <= end + _GAP_BYTES and start - piece.offset < most
 
@@ -362,7 +362,7 @@ def stage(
         names: the tensors of a safetensors file to copy; by default all.
         chunk_bytes: the size of a pinned buffer, at least 4096.
         slots: how many buffers there are, at least 2; as many reads are under way at a time.
-        drop_cached: removes what was read from the system's page cache, for files that are read once and larger than the memory.
+        drop_cached: removes the read bytes from the system's page cache, for files that are read once and larger than the memory.
 
     Returns:
         A tensor for an array, a dict of tensors by name for a file. They belong to the current stream.

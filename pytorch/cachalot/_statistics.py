@@ -1,5 +1,5 @@
-"""How much memory there is and how well it is used: cachalot.stats() and fragmentation(); for other processes, which `cachalot top`
-shows, publish() and stop_publishing(); and for a training's log on_statistics() and log_statistics().
+"""Figures of memory and of its use: cachalot.stats() and fragmentation(); for other processes, which `cachalot top` shows,
+publish() and stop_publishing(); and for a training's log on_statistics() and log_statistics().
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fragmentation(device: Device = None) -> Fragmentation:
 
 _FUNCTIONS: Functions = {"publish": (ctypes.c_int, ctypes.c_char_p), "stop_publishing": (ctypes.c_int,)}
 
-_plug: Plug | None = None  # which knows the functions
+_plug: Plug | None = None  # it knows the functions
 _published_json: Any = None
 
 
@@ -120,7 +120,7 @@ Statistics = dict[str, float]
 # Is called with the figures and the step of the training; None: the caller did not tell one.
 OnStatistics = Callable[[Statistics, "int | None"], object]
 
-# Of torch.cuda.memory_stats: the figure there, and the name in a log.
+# Figures of torch.cuda.memory_stats: the figure there, and the name in a log.
 _FIGURES = (
     ("reserved_bytes.all.current", "reserved_bytes"),
     ("allocated_bytes.all.current", "allocated_bytes"),

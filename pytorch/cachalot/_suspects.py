@@ -1,14 +1,15 @@
-"""Who keeps the blocks of a leak: references are followed from the tensors that lie there to a name of the program's.
+"""Finds the holders of a leak's blocks: references are followed from the tensors that lie there to a name of the program's.
 
 Two ways lead to a block. A tensor of Python's lies in it, and something refers to that tensor; or only an autograd graph keeps
 it, as a saved tensor, and something refers to a tensor at the graph's end. Either way one climbs from the tensor, referrer
 by referrer as the garbage collector knows them, all tensors of a leak side by side, until a name is reached: a local or
 global variable, a cache, an exception. Where they came together on the way up, in a list, say, is what grows.
 
-Nothing is guessed: a suspect was found by its references, or it is not named. What C++ code keeps without Python is not found.
+Nothing is guessed: a suspect was found by its references, or it is not named. Memory that C++ code keeps without Python is not
+found.
 
-The search runs no code of the program's but its finalizers and metaclasses: it may do and raise anything. What it finds is read
-by _objects, and is not shown by its repr.
+The search runs no code of the program's but its finalizers and metaclasses: it may do and raise anything. The objects it finds
+are read by _objects, and are not shown by their repr.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ._frames import is_of_library, shown
 from ._text import bytes_text
 
 _DEEPEST = 24  # references from a tensor up to a name
-_ABOVE_NAMES = 3  # references from what has a name up to what lives longer
+_ABOVE_NAMES = 3  # references from a named object up to one that lives longer
 _WORST = sys.maxsize  # rank of a name: any other says more
 _OF_LIBRARY = _WORST - 1  # rank of the global variables of a library
 _MOST_NODES = 20_000  # objects looked at for one leak
@@ -42,7 +43,7 @@ _MANY_ALIKE = 4  # objects without a name, of one type, of which each may keep o
 _MOST_SUSPECTS = 3  # of a leak
 _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
 
-# Of a module, which shows them as attributes, or of a thread's part of a threading.local.
+# A member of a module, which shows it as an attribute, or of a thread's part of a threading.local.
 _MEMBER = re.compile(r"(?:\._(?:parameters|buffers|modules)|<thread>\[ReferenceType\])\['(\w+)'\]")
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _ASYNCIO = ("asyncio.events", "asyncio.tasks", "_asyncio")
@@ -65,7 +66,7 @@ class Suspect:
 
 
 def find(leaks: list[set[int]], at_exit: int = 0) -> list[list[Suspect]]:
-    """For each leak, the addresses of its blocks, who keeps them: the one that keeps most of them first.
+    """Returns for each leak, given the addresses of its blocks, their holders: the one that keeps most of them first.
 
     The program has registered `at_exit` functions with atexit, each of which may keep some by its arguments.
     """
@@ -91,7 +92,7 @@ class _Node:
 
 
 class _Variable(NamedTuple):
-    """What has a value."""
+    """A variable with a value."""
 
     name: str
     place: str  # "a variable of main() in train.py", say
@@ -99,7 +100,7 @@ class _Variable(NamedTuple):
 
 
 class _Name:
-    """Where a way up ends: at something that the program can name."""
+    """The end of a way up: an object that the program can name."""
 
     def __init__(self, kind: str, name: str, place: str, top: _Node, rank: int = 0) -> None:
         self.kind = kind
@@ -123,7 +124,7 @@ class _Name:
 
     @functools.cached_property
     def path(self) -> str:
-        """How the program reaches the place where the tensors come together."""
+        """Returns the path by which the program reaches the place where the tensors come together."""
         return self.name + "".join(label for _, label in self.way)
 
     @property
@@ -152,7 +153,7 @@ class _Name:
 
 
 class _Finding(NamedTuple):
-    """Blocks that a name keeps: through graphs of so many functions, or (None) because tensors lie there."""
+    """Blocks that a name keeps: through graphs of `functions` functions, or (None) because tensors lie there."""
 
     name: _Name
     functions: int | None
@@ -165,17 +166,19 @@ def _kept_by(findings: list[_Finding]) -> set[int]:
 
 
 def _place_of(finding: _Finding, most_kept: int) -> tuple[int, bool, int, int]:
-    """Of those that keep nearly as many, first what other graphs go through, as the loss goes through a state that is carried on; of
-    these what lives longest; of these the nearest: another may lead there in a circle."""
+    """Returns the place of a finding in the order. Of findings that keep nearly as many blocks, those come first that other graphs
+    go through, as the loss goes through a state that is carried on; of these the one that lives longest; of these the nearest:
+    another may lead there in a circle."""
     name = finding.name
     return -5 * len(finding.kept) // most_kept, not finding.is_used, name.rank, len(name.way)
 
 
 def _that_explain(findings: list[_Finding]) -> list[_Finding]:
-    """Those that keep blocks which the ones before do not keep: others hang on the same graph, say, and are no cause.
+    """Returns the findings that keep blocks which the ones before do not keep: others depend on the same graph, say, and are not
+    a cause.
 
-    Two are causes of the same blocks if many tensors come together in one, and few in the other: a list of losses and an average
-    of theirs each keep all graphs.
+    Two are causes of the same blocks if many tensors come together in one, and few in the other: a list of losses and their
+    average each keep all graphs.
     """
     chosen: list[_Finding] = []
     explained: dict[bool, set[int]] = {False: set(), True: set()}
@@ -210,14 +213,14 @@ class _Search:
             if key in found:  # a list of losses: they lie in some, their graphs keep others
                 of_graphs = of_graphs._replace(kept=of_graphs.kept | found[key].kept)
             found[key] = of_graphs
-        for name in contexts:  # whose graph nothing that has a name ends
+        for name in contexts:  # no named object ends its graph
             if not name.reached.isdisjoint(rest):
                 found[name.key] = _Finding(name, None, name.reached & rest)
         most_kept = max((len(finding.kept) for finding in found.values()), default=1)
         findings = sorted(found.values(), key=lambda finding: _place_of(finding, most_kept))
         named = [finding for finding in findings if finding.name.kind != "unnamed"]
         if 2 * len(_kept_by(named)) >= len(addresses):
-            findings = named  # what has no name is a call's arguments, say
+            findings = named  # an object without a name is a call's arguments, say
         if 2 * len(_kept_by(findings)) < len(addresses):
             most = len(findings[0].kept) if findings else 0
             return [_unknown(most, len(addresses), len({node.key for node in nodes}), self._at_exit)]
@@ -225,7 +228,7 @@ class _Search:
 
     @functools.cached_property
     def _unseen(self) -> dict[int, list[_Node]]:
-        """What refers to objects and the garbage collector does not tell, by the objects' ids."""
+        """Returns the referrers of objects that the garbage collector does not report, by the objects' ids."""
         unseen: dict[int, list[_Node]] = {}
         for held, owner in _objects.unseen_references():
             unseen.setdefault(id(held), []).append(_Node(owner))
@@ -236,7 +239,7 @@ class _Search:
         return _objects.checkpoints()
 
     def _graphs_of(self, addresses: set[int]) -> Iterator[_Finding]:
-        """Those whose graphs keep some of the blocks."""
+        """Yields the findings whose graphs keep some of the blocks."""
         if addresses:
             for finding in [*self._graphs, *self._gradient_graphs]:
                 if not finding.kept.isdisjoint(addresses):
@@ -294,7 +297,7 @@ class _Search:
         return _merged([part for name in names for part in _by_attributes(name)])
 
     def _finish(self, node: _Node, names: list[_Name]) -> bool:
-        """Whether the way up ends here, at a name. Above a variable of a function there may be one that lives longer."""
+        """Returns whether the way up ends here, at a name. Above a variable of a function there may be one that lives longer."""
         name = self._name(node)
         if name is None:
             return False
@@ -336,12 +339,12 @@ class _Ascent:
     def __init__(self, tensors: list[_Node], passed_over: set[int], unseen: dict[int, list[_Node]]) -> None:
         self.frontier = tensors
         self._passed_over = passed_over  # by which the way does not lead up
-        self._unseen = unseen  # what refers to objects and the garbage collector does not tell, by the objects' ids
+        self._unseen = unseen  # referrers that the garbage collector does not report, by the objects' ids
         self.ends: list[_Node] = []  # to which nothing refers that the garbage collector knows
         self._keys = list({node.key: None for node in tensors})
         self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
         self._bits = {key: 1 << i for i, key in enumerate(self._keys)}
-        for node in tensors:  # which may have been on another's way
+        for node in tensors:  # they may have been on another's way
             node.reached, node.children, node.below, node.left = self._bits[node.key], [], None, _DEEPEST
 
     def goes_on(self) -> bool:
@@ -407,7 +410,7 @@ class _Ascent:
         places = {id(node): place for place, node in enumerate(order)}
         for node in order:
             upper = next((child for child in node.children if places[id(child)] >= places[id(node)]), None)
-            if upper is not None:  # it is among those from which the way down came here
+            if upper is not None:  # the way down passed through it
                 return _shortest_way(upper, node)
         return []
 
@@ -424,7 +427,8 @@ def _shortest_way(top: _Node, bottom: _Node) -> list[_Node]:
 
 
 def _of_longest_life(names: list[_Name]) -> list[_Name]:
-    """Without those to which another leads that lives longer: a variable may point into a list that belongs to an object."""
+    """Returns the names without those to which another leads that lives longer: a variable may point into a list that belongs to
+    an object."""
     kept: list[_Name] = []
     below: set[int] = set()
     for rank in sorted({name.rank for name in names}):
@@ -451,8 +455,8 @@ def _worth_naming(ends: list[_Name], known: set[int]) -> list[_Name]:
 
 
 def _referrers(below: dict[int, _Node]) -> Iterable[Any]:
-    """What refers to the objects of these nodes."""
-    if len(below) < _MANY_NODES:  # it compares each reference that there is with each of the objects
+    """Returns the referrers of the objects of these nodes."""
+    if len(below) < _MANY_NODES:  # it compares each existing reference with each of the objects
         return gc.get_referrers(*[node.object for node in below.values()])
     return (held for held in gc.get_objects() if not below.keys().isdisjoint(map(id, gc.get_referents(held))))
 
@@ -486,7 +490,7 @@ def _by_attributes(name: _Name) -> list[_Name]:
 
 
 def _children_first(tops: list[_Node]) -> list[_Node]:
-    """All nodes below, each after its children, but for one of each cycle."""
+    """Returns all nodes below, each after its children, except one of each cycle."""
     order: list[_Node] = []
     seen: set[int] = set()
     for top in tops:
@@ -533,11 +537,11 @@ def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
     return name
 
 
-# --- what is said ------------------------------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _unknown(most: int, blocks: int, with_tensors: int, at_exit: int) -> Suspect:
-    """What is said where the one that keeps most does not keep half of them: a cure for it would not help."""
+    """Returns the answer if the finding that keeps most blocks does not keep half of them: a cure for it would not help."""
     kept = "C++ keeps them, as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
     if _autocast_caches():
         kept = (
@@ -764,7 +768,7 @@ _CURES = {
 def _cure(finding: _Finding, has_graph: bool) -> str:
     if finding.functions is not None and len(finding.name.reached) == 1:
         return ".detach() it between iterations"
-    is_state = finding.is_used or _objects.is_kind(finding.name.holder, tuple)  # carried on, or nobody can empty it
+    is_state = finding.is_used or _objects.is_kind(finding.name.holder, tuple)  # carried on, or it cannot be emptied
     if finding.functions is not None and is_state:
         return ".detach() its tensors between iterations"
     if finding.functions is not None or has_graph:
@@ -819,7 +823,8 @@ def _is_default(passed: list[Any]) -> bool:
 
 
 def _hooked(name: _Name) -> str:
-    """What the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else ""."""
+    """Returns the object that the hooks are registered on, if the tensors come together in the hooks of a tensor or module; else
+    ""."""
     objects, path = name.passed, name.shown_path
     if len(objects) < 2 or not _objects.is_kind(objects[-1], dict):  # the hooks of all modules are a global
         return path if path.endswith("_hooks") and _objects.is_kind(objects[-1], dict) else ""
@@ -831,7 +836,7 @@ _PARTS_OF_MODULE = {"_modules": "submodules", "_parameters": "parameters", "_buf
 
 
 def _module_part(name: _Name) -> str:
-    """What the tensors belong to, if they come together in such a part of a module; else ""."""
+    """Returns the module that the tensors belong to, if they come together in such a part of a module; else ""."""
     import torch
 
     is_of_module = len(name.passed) > 2 and any(_objects.is_kind(held, torch.nn.Module) for held in name.passed[-3:-1])
@@ -861,7 +866,7 @@ def _way_down(top: _Node) -> list[tuple[_Node, str]]:
 
 
 def _label(above: Any, below: Any, owner: Any) -> str:
-    """How the program goes from one object to the other: ".attribute", "[key]", or "" where it does not say so.
+    """Returns the program's step from one object to the other: ".attribute", "[key]", or "" without one.
 
     The owner is the object from which the way came.
     """
@@ -954,7 +959,7 @@ def _local_names() -> dict[int, list[_Variable]]:
 
 
 def _depth(frame: types.FrameType | None) -> int:
-    """Of a function's call, below the program's begin."""
+    """Returns the depth of a function's call, below the program's begin."""
     depth = 0
     while frame is not None:
         frame, depth = frame.f_back, depth + 1

@@ -1,6 +1,6 @@
 """The GPU memory of one test: its peak, what it leaves, and the lines of both. For pytest_plugin; works with any allocator of torch.
 
-Peaks come from torch's statistics; lines, and what is left, from its memory history, which is recorded while the test runs.
+Peaks come from torch's statistics; lines, and the memory left, from its memory history, which is recorded while the test runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """The memory that a test allocated and nobody freed."""
+    """The memory that a test allocated and did not free."""
 
     device: int
     bytes: int
@@ -112,7 +112,7 @@ _Block = tuple[int, list[dict[str, Any]]]  # its size and its frames
 
 
 def _changes(entries: list[dict[str, Any]]) -> Iterator[tuple[int, int, _Block | None]]:
-    """Of each allocation its index, address and block; of each free with None."""
+    """Yields the index, address and block of each allocation; None as the block of a free."""
     for index, entry in enumerate(entries):
         if entry["action"] == "alloc":
             yield index, entry["addr"], (entry["size"], entry.get("frames") or [])

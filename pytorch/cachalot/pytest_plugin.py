@@ -34,7 +34,7 @@ class NoLeaks(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the marks of a test ask for."""
+    """The requests of a test's marks."""
 
     limits: tuple[Limit, ...]
     no_leaks: tuple[NoLeaks, ...]
@@ -95,7 +95,7 @@ def _device(mark: str, device: object) -> int | None:
     return None if device is None else int(text)
 
 
-_PROPERTY = "cachalot_gpu_memory"  # of a test's report: device, peak and what was left, which also comes from xdist's workers
+_PROPERTY = "cachalot_gpu_memory"  # of a test's report: device, peak and the memory left, which also comes from xdist's workers
 _MOST_ROWS = 20
 
 
@@ -167,7 +167,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     try:
         result = yield
     except BaseException:
-        _forget(item)  # what a failed test holds, its traceback holds
+        _forget(item)  # the memory of a failed test is held by its traceback
         raise
     for measurement in measured.values():
         measurement.end_of_call()

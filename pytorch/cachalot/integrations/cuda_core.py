@@ -8,14 +8,14 @@ from typing import Any
 from .._libraries import LibraryHeap
 from . import required
 
-core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.2")  # whose buffers know their stream
+core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.2")  # from then on buffers know their stream
 
 
 _resources: dict[int, HeapMemoryResource] = {}
 
 
 def enable(device: Any, config: str | None) -> None:
-    """As cachalot.enable_cuda_core."""
+    """Implements cachalot.enable_cuda_core."""
     heap = LibraryHeap("cuda.core", config, _out_of_memory)
     devices = core.Device.get_all_devices() if device is None else [core.Device(getattr(device, "device_id", device))]
     for chosen in devices:

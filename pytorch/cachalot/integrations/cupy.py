@@ -13,14 +13,14 @@ from . import required
 
 _OLDEST = "13.0"
 
-# What CuPy's function of the current stream may be declared as, in C.
+# The possible C declarations of CuPy's function of the current stream.
 _STREAM_SIGNATURES = (b"intptr_t (void)", b"size_t (void)")
 
-_allocator: Any = None  # what CuPy calls; one for the process
+_allocator: Any = None  # the function that CuPy calls; one for the process
 
 
 def enable(config: str | None) -> None:
-    """As cachalot.enable_cupy."""
+    """Implements cachalot.enable_cupy."""
     global _allocator
     cupy = required("cupy", "cupy-cuda13x", _OLDEST)
     heap = LibraryHeap("cupy", config)

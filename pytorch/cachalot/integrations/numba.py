@@ -27,7 +27,7 @@ _heap: LibraryHeap | None = None
 
 
 def enable(config: str | None) -> None:
-    """As cachalot.enable_numba."""
+    """Implements cachalot.enable_numba."""
     _open_heap(config)
     if driver._memory_manager is MemoryManager:
         return

@@ -19,7 +19,7 @@ class _Functions(ctypes.Structure):
 
 
 def options(device: int, config: str | None) -> dict[str, str]:
-    """As cachalot.onnxruntime_options."""
+    """Implements cachalot.onnxruntime_options."""
     _driver.require_device(device)
     heap = LibraryHeap("onnxruntime", config)
     plug = process_plug()

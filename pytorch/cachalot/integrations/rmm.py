@@ -1,8 +1,8 @@
 """RMM's GPU memory from the process's heap, which is that of cuDF, cuML and the other libraries of RAPIDS.
 
-RMM's Python takes a resource of one's own as two Python functions (CallbackMemoryResource). Whatever is in C++ needs a compiler and
-RMM's headers, of the very release that is installed. The functions call the heap without ctypes, and take no longer than RMM's
-own pool (bench/libraries.py).
+RMM's Python takes a resource of one's own as two Python functions (CallbackMemoryResource). A resource in C++ needs a compiler and
+RMM's headers, of the very release that is installed. The functions call the heap without ctypes, and take no longer than RMM's own
+pool (bench/libraries.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _resources: dict[int, Any] = {}  # by device; RMM calls them as long as buffers 
 
 
 def enable(device: int | None, config: str | None) -> None:
-    """As cachalot.enable_rmm."""
+    """Implements cachalot.enable_rmm."""
     rmm: Any = required("rmm", "rmm-cu13", _OLDEST)
     _driver.require_device(device or 0)
     devices = range(_driver.device_count()) if device is None else (device,)

@@ -13,7 +13,7 @@ _OLDEST = "1.13"
 
 
 def enable(config: str | None) -> None:
-    """As cachalot.enable_warp."""
+    """Implements cachalot.enable_warp."""
     warp: Any = required("warp", "warp-lang", _OLDEST)
     heap = LibraryHeap("warp", config)
     kinds = getattr(warp, "MemoryKind", None)  # later versions than 1.13 have them
@@ -23,7 +23,7 @@ def enable(config: str | None) -> None:
 
 
 def enable_once_initialized(config: str | None) -> None:
-    """The same, at once if Warp is initialized, otherwise right after it is: a program may set warp.config until then."""
+    """Enables Warp at once if it is initialized, otherwise right after it is: a program may set warp.config until then."""
     required("warp", "warp-lang", _OLDEST)
     context: Any = importlib.import_module("warp._src.context")
     if context.runtime is not None:
