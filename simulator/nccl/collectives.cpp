@@ -324,7 +324,7 @@ class Exchanging {
 
  private:
   bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
-  // A pair call of a rank to itself is a letter as well; in a collective the rank keeps its own part.
+  // A pair call of a rank to itself is a message as well; in a collective the rank keeps its own part.
   bool is_own(int rank) const { return rank == communicator_->rank() && !is_of_pair(); }
   Channel channel() const { return is_of_pair() ? Channel::pairs : Channel::collectives; }
   std::size_t all_parts() const { return static_cast<std::size_t>(communicator_->size()) * part_bytes_; }
@@ -416,7 +416,7 @@ class Exchanging {
   const std::size_t part_bytes_;
   bool is_captured_ = false;
   bool moves_ = false;
-  std::map<int, std::uint64_t> numbers_;  // of the letters, by source
+  std::map<int, std::uint64_t> numbers_;  // of the messages, by source
   Part own_part_;
 };
 

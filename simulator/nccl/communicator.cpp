@@ -166,14 +166,14 @@ Communicator::Communicator(int size, int rank, const ncclConfig_t* config) : siz
 Communicator::~Communicator() { leave(); }
 
 Member Communicator::own_member() const {
-  Member member{Post::get().endpoint(), device_};
+  Member member{Connections::get().endpoint(), device_};
   on_process("cudaGetDevice", [&](Process& process) {
     member.device = process.config().physical_devices[static_cast<std::size_t>(device_)];
   });
   return member;
 }
 
-// The empty letter is what opens the connection, over which a rank sees that another has ended.
+// An empty message opens the connection, over which a rank sees that another has ended.
 void Communicator::open(std::uint64_t id, std::vector<Member> members) {
   id_ = id;
   members_ = std::move(members);
@@ -185,12 +185,13 @@ void Communicator::open(std::uint64_t id, std::vector<Member> members) {
 
 void Communicator::send(int peer, Channel channel, std::uint64_t number, const CallId& call, Part part) {
   if (is_absent(peer)) return;
-  Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, call.packed(), std::move(part)}, false);
+  Connections::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, call.packed(), std::move(part)},
+                          false);
 }
 
 void Communicator::send_nothing(int peer, Channel channel, std::uint64_t number) {
   if (is_absent(peer)) return;
-  Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, 0, Part{}}, true);
+  Connections::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, 0, Part{}}, true);
 }
 
 void Communicator::expect_nothing(int peer, Channel channel, std::uint64_t number) {
@@ -204,15 +205,15 @@ void Communicator::fail(ncclResult_t code, const std::string& text) {
   throw NcclError(code, text);
 }
 
-Letter Communicator::wait(const BoxKey& key, std::uint64_t number, const Endpoint& sender, const std::string& whom) {
-  using Outcome = Mailboxes::Outcome;
+Message Communicator::wait(const QueueKey& key, std::uint64_t number, const Endpoint& sender, const std::string& whom) {
+  using Outcome = MessageQueues::Outcome;
   constexpr std::chrono::seconds kPatience{60};
-  Letter letter;
+  Message message;
   for (;;) {
     const auto until = std::chrono::steady_clock::now() + kPatience;
-    switch (Post::get().mailboxes().take(key, number, sender, aborted_, until, letter)) {
+    switch (Connections::get().queues().take(key, number, sender, aborted_, until, message)) {
       case Outcome::taken:
-        return letter;
+        return message;
       case Outcome::other_call:
         fail(ncclInvalidUsage,
              formatted("rank {} and {} have made different calls: all ranks of a communicator must make "
@@ -232,37 +233,37 @@ Letter Communicator::wait(const BoxKey& key, std::uint64_t number, const Endpoin
 }
 
 Part Communicator::receive(int peer, Channel channel, std::uint64_t number, const CallId& call) {
-  Letter letter = wait({id_, channel, peer, rank_}, number, process_of(peer), formatted("rank {}", peer));
-  if (letter.signature != call.packed()) {
+  Message message = wait({id_, channel, peer, rank_}, number, process_of(peer), formatted("rank {}", peer));
+  if (message.signature != call.packed()) {
     fail(ncclInvalidUsage,
          formatted("rank {} calls {} and rank {} calls {}: all ranks of a communicator must make the same "
                    "calls in the same order",
-                   rank_, call_text(call.packed()), peer, call_text(letter.signature)));
+                   rank_, call_text(call.packed()), peer, call_text(message.signature)));
   }
-  return std::move(letter.part);
+  return std::move(message.part);
 }
 
 void Communicator::join(const UniqueId& id) {
-  if (!are_others_absent_) Post::get().join(id.root, {id.number, size_, rank_, own_member()});
+  if (!are_others_absent_) Connections::get().join(id.root, {id.number, size_, rank_, own_member()});
 }
 
 std::vector<Member> Communicator::receive_members(const Endpoint& root, std::uint64_t number) {
   if (are_others_absent_) return std::vector<Member>(static_cast<std::size_t>(size_), own_member());
-  const BoxKey key{number, Channel::bootstrap, 0, rank_};
-  const Letter letter = wait(key, 1, root, "all ranks to come");
-  return unpack_members(letter.part.content);
+  const QueueKey key{number, Channel::bootstrap, 0, rank_};
+  const Message message = wait(key, 1, root, "all ranks to come");
+  return unpack_members(message.part.content);
 }
 
 void Communicator::abort() {
   aborted_ = true;
-  Post::get().mailboxes().wake_all();
+  Connections::get().queues().wake_all();
 }
 
 ncclResult_t Communicator::state() {
   if (state_ != ncclSuccess) return state_;
   const std::lock_guard lock(expected_mutex_);
   for (const auto& [key, number] : expected_) {
-    if (!Post::get().mailboxes().may_arrive(key, number, process_of(key.source))) state_ = ncclRemoteError;
+    if (!Connections::get().queues().may_arrive(key, number, process_of(key.source))) state_ = ncclRemoteError;
   }
   return state_;
 }
@@ -270,9 +271,9 @@ ncclResult_t Communicator::state() {
 void Communicator::leave() noexcept {
   try {
     for (int peer = 0; peer < size_ && !members_.empty(); ++peer) {
-      if (peer != rank_ && !is_absent(peer)) Post::get().leave(process_of(peer), id_, rank_, peer);
+      if (peer != rank_ && !is_absent(peer)) Connections::get().leave(process_of(peer), id_, rank_, peer);
     }
-    if (!members_.empty()) Post::get().mailboxes().forget(id_, rank_);
+    if (!members_.empty()) Connections::get().queues().forget(id_, rank_);
   } catch (const std::exception&) {  // the others see that the process ends
   }
 }

@@ -17,7 +17,7 @@
 
 #include "simulator/models/context_costs.h"
 #include "simulator/nccl/abi.h"
-#include "simulator/nccl/post.h"
+#include "simulator/nccl/messages.h"
 
 namespace cachalot::simulator::nccl {
 
@@ -144,7 +144,7 @@ class Communicator {
 
   // Ends the waits of other threads.
   void abort();
-  // Returns the state as ncclCommGetAsyncError: ncclRemoteError if an expected letter will never come.
+  // Returns the state as ncclCommGetAsyncError: ncclRemoteError if an expected message will never come.
   ncclResult_t state();
 
   // Operators of ncclRedOpCreatePreMulSum. Both throw ncclInvalidArgument for an invalid one.
@@ -154,11 +154,11 @@ class Communicator {
 
  private:
   struct Expected {
-    BoxKey key;
+    QueueKey key;
     std::uint64_t number = 0;
   };
 
-  Letter wait(const BoxKey& key, std::uint64_t number, const Endpoint& sender, const std::string& whom);
+  Message wait(const QueueKey& key, std::uint64_t number, const Endpoint& sender, const std::string& whom);
   [[noreturn]] void fail(ncclResult_t code, const std::string& text);
   void leave() noexcept;
   const Endpoint& process_of(int peer) const { return members_[static_cast<std::size_t>(peer)].process; }
@@ -179,7 +179,7 @@ class Communicator {
   std::atomic<bool> aborted_{false};
   std::atomic<ncclResult_t> state_{ncclSuccess};
   std::mutex expected_mutex_;
-  std::map<BoxKey, std::uint64_t> expected_;  // the last number, of calls that are not waited for
+  std::map<QueueKey, std::uint64_t> expected_;  // the last number, of calls that are not waited for
 };
 
 // The communicators that the program has handles of. Both throw ncclInvalidArgument for another handle.

@@ -20,7 +20,7 @@ namespace {
 
 UniqueId new_id() {
   UniqueId id;
-  id.root = Post::get().endpoint();
+  id.root = Connections::get().endpoint();
   id.number = random_number();
   return id;
 }

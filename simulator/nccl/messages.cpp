@@ -1,4 +1,4 @@
-#include "simulator/nccl/post.h"
+#include "simulator/nccl/messages.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -121,65 +121,65 @@ bool write_all(int socket, const void* data, std::size_t bytes) {
   return true;
 }
 
-void Mailboxes::deliver(const BoxKey& key, Letter letter, bool is_empty) {
+void MessageQueues::deliver(const QueueKey& key, Message message, bool is_empty) {
   const std::lock_guard lock(mutex_);
   if (forgotten_.contains({key.communicator, key.destination})) return;
-  Box& box = boxes_[key];
-  box.last_number = letter.number;
-  if (!is_empty) box.letters.push_back(std::move(letter));
+  Queue& queue = queues_[key];
+  queue.last_number = message.number;
+  if (!is_empty) queue.messages.push_back(std::move(message));
   changed_.notify_all();
 }
 
-void Mailboxes::note_left(std::uint64_t communicator, int source, int destination) {
+void MessageQueues::note_left(std::uint64_t communicator, int source, int destination) {
   const std::lock_guard lock(mutex_);
   if (forgotten_.contains({communicator, destination})) return;
   for (const Channel channel : {Channel::collectives, Channel::pairs})
-    boxes_[{communicator, channel, source, destination}].left = true;
+    queues_[{communicator, channel, source, destination}].left = true;
   changed_.notify_all();
 }
 
-void Mailboxes::note_gone(const Endpoint& process) {
+void MessageQueues::note_gone(const Endpoint& process) {
   const std::lock_guard lock(mutex_);
   gone_.insert(process);
   changed_.notify_all();
 }
 
-void Mailboxes::forget(std::uint64_t communicator, int destination) {
+void MessageQueues::forget(std::uint64_t communicator, int destination) {
   const std::lock_guard lock(mutex_);
   forgotten_.insert({communicator, destination});
-  std::erase_if(boxes_, [&](const auto& entry) {
+  std::erase_if(queues_, [&](const auto& entry) {
     return entry.first.communicator == communicator && entry.first.destination == destination;
   });
 }
 
-void Mailboxes::wake_all() {
+void MessageQueues::wake_all() {
   const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
 
-Mailboxes::Outcome Mailboxes::take(const BoxKey& key, std::uint64_t number, const Endpoint& sender,
-                                   const std::atomic<bool>& stop, std::chrono::steady_clock::time_point until,
-                                   Letter& letter) {
+MessageQueues::Outcome MessageQueues::take(const QueueKey& key, std::uint64_t number, const Endpoint& sender,
+                                           const std::atomic<bool>& stop, std::chrono::steady_clock::time_point until,
+                                           Message& message) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (stop) return Outcome::stopped;
-    Box& box = boxes_[key];
-    while (!box.letters.empty() && box.letters.front().number < number) box.letters.pop_front();
-    if (!box.letters.empty() && box.letters.front().number == number) {
-      letter = std::move(box.letters.front());
-      box.letters.pop_front();
+    Queue& queue = queues_[key];
+    while (!queue.messages.empty() && queue.messages.front().number < number) queue.messages.pop_front();
+    if (!queue.messages.empty() && queue.messages.front().number == number) {
+      message = std::move(queue.messages.front());
+      queue.messages.pop_front();
       return Outcome::taken;
     }
-    if (box.last_number >= number) return Outcome::other_call;
-    if (is_gone(box, sender)) return Outcome::gone;
+    if (queue.last_number >= number) return Outcome::other_call;
+    if (is_gone(queue, sender)) return Outcome::gone;
     if (changed_.wait_until(lock, until) == std::cv_status::timeout) return Outcome::still_waiting;
   }
 }
 
-bool Mailboxes::may_arrive(const BoxKey& key, std::uint64_t number, const Endpoint& sender) {
+bool MessageQueues::may_arrive(const QueueKey& key, std::uint64_t number, const Endpoint& sender) {
   const std::lock_guard lock(mutex_);
-  const Box& box = boxes_[key];
-  return box.last_number >= number || !is_gone(box, sender);
+  const Queue& queue = queues_[key];
+  return queue.last_number >= number || !is_gone(queue, sender);
 }
 
 std::optional<Answer> Bootstrap::add(const Join& join) {
@@ -249,37 +249,37 @@ std::vector<Member> unpack_members(const std::vector<char>& content) {
 
 namespace {
 
-std::atomic<Post*> the_post{nullptr};
+std::atomic<Connections*> the_connections{nullptr};
 
 }  // namespace
 
-Post& Post::get() {
+Connections& Connections::get() {
   static std::mutex making;
   const std::lock_guard lock(making);
-  if (Post* made = the_post) return *made;
-  auto* post = new Post;
-  the_post = post;
+  if (Connections* made = the_connections) return *made;
+  auto* connections = new Connections;
+  the_connections = connections;
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   const BlockedSignals blocked;
-  std::thread([post] { post->run(); }).detach();
-  return *post;
+  std::thread([connections] { connections->run(); }).detach();
+  return *connections;
 }
 
-Post::Post()
+Connections::Connections()
     : endpoint_{random_number(), random_number()},
       listening_(listen_at(endpoint_)),
       woken_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 // A child that lives on must not keep the connections open: the others would not see that the parent has ended.
-void Post::before_fork() { the_post.load()->mutex_.lock(); }
-void Post::after_fork_in_parent() { the_post.load()->mutex_.unlock(); }
-void Post::after_fork_in_child() {
-  Post& post = *the_post.load();
-  if (!std::exchange(post.is_inherited_, true)) post.close_all();
-  post.mutex_.unlock();
+void Connections::before_fork() { the_connections.load()->mutex_.lock(); }
+void Connections::after_fork_in_parent() { the_connections.load()->mutex_.unlock(); }
+void Connections::after_fork_in_child() {
+  Connections& connections = *the_connections.load();
+  if (!std::exchange(connections.is_inherited_, true)) connections.close_all();
+  connections.mutex_.unlock();
 }
 
-void Post::close_all() {
+void Connections::close_all() {
   close(listening_);
   close(woken_);
   for (const auto& incoming : incoming_) close(incoming->socket);
@@ -288,37 +288,37 @@ void Post::close_all() {
   }
 }
 
-void Post::join(const Endpoint& root, const Join& join) {
+void Connections::join(const Endpoint& root, const Join& join) {
   const Header header{.kind = Kind::join, .bytes = sizeof(join)};
   write(root, header, &join);
 }
 
-void Post::send(const Endpoint& process, const BoxKey& key, const Letter& letter, bool is_empty) {
-  const auto& [content, kinds] = letter.part;
-  std::vector<char> message = content;
-  for (const auto kind : kinds) message.push_back(static_cast<char>(kind));
-  const Header header{is_empty ? Kind::empty_letter : Kind::letter,
+void Connections::send(const Endpoint& process, const QueueKey& key, const Message& message, bool is_empty) {
+  const auto& [content, kinds] = message.part;
+  std::vector<char> payload = content;
+  for (const auto kind : kinds) payload.push_back(static_cast<char>(kind));
+  const Header header{is_empty ? Kind::empty_message : Kind::message,
                       key,
-                      letter.number,
-                      letter.signature,
+                      message.number,
+                      message.signature,
                       kinds.empty() ? 0U : 1U,
-                      message.size()};
-  write(process, header, message.data());
+                      payload.size()};
+  write(process, header, payload.data());
 }
 
-void Post::leave(const Endpoint& process, std::uint64_t communicator, int source, int destination) {
+void Connections::leave(const Endpoint& process, std::uint64_t communicator, int source, int destination) {
   const Header header{.kind = Kind::left, .key = {communicator, Channel::collectives, source, destination}};
   write(process, header, nullptr);
 }
 
-std::shared_ptr<Post::Outgoing> Post::connection_to(const Endpoint& process) {
+std::shared_ptr<Connections::Outgoing> Connections::connection_to(const Endpoint& process) {
   const std::lock_guard lock(mutex_);
   if (const auto known = outgoing_.find(process); known != outgoing_.end()) return known->second;
   auto outgoing = std::make_shared<Outgoing>();
   outgoing->socket = connect_to(process);  // may throw: then there is no connection
   outgoing_.emplace(process, outgoing);
   if (outgoing->socket < 0) {
-    mailboxes_.note_gone(process);
+    queues_.note_gone(process);
     return outgoing;
   }
   const Header hello{.kind = Kind::hello, .bytes = sizeof(endpoint_)};
@@ -328,7 +328,7 @@ std::shared_ptr<Post::Outgoing> Post::connection_to(const Endpoint& process) {
   return outgoing;
 }
 
-void Post::write(const Endpoint& process, const Header& header, const void* content) {
+void Connections::write(const Endpoint& process, const Header& header, const void* content) {
   if (process == endpoint_) {
     Endpoint self = endpoint_;
     return receive(header, static_cast<const char*>(content), self);
@@ -339,7 +339,7 @@ void Post::write(const Endpoint& process, const Header& header, const void* cont
   write_all(outgoing->socket, content, header.bytes);  // that the process has ended is seen by the thread
 }
 
-void Post::receive(const Header& header, const char* content, Endpoint& sender) {
+void Connections::receive(const Header& header, const char* content, Endpoint& sender) {
   const std::size_t bytes = header.bytes;
   switch (header.kind) {
     case Kind::hello:
@@ -351,33 +351,33 @@ void Post::receive(const Header& header, const char* content, Endpoint& sender) 
       if (const auto answer_to_all = bootstrap_.add(join)) answer(*answer_to_all);
       return;
     }
-    case Kind::letter:
-    case Kind::empty_letter: {
+    case Kind::message:
+    case Kind::empty_message: {
       const std::size_t kinds = header.has_kinds != 0 ? bytes / 2 : 0;
       Part part{{content, content + (bytes - kinds)}, std::vector<KnownContent::Kind>(kinds)};
       std::transform(content + (bytes - kinds), content + bytes, part.kinds.begin(),
                      [](char kind) { return static_cast<KnownContent::Kind>(kind); });
-      return mailboxes_.deliver(header.key, {header.number, header.signature, std::move(part)},
-                                header.kind == Kind::empty_letter);
+      return queues_.deliver(header.key, {header.number, header.signature, std::move(part)},
+                             header.kind == Kind::empty_message);
     }
     case Kind::left:
-      return mailboxes_.note_left(header.key.communicator, header.key.source, header.key.destination);
+      return queues_.note_left(header.key.communicator, header.key.source, header.key.destination);
   }
 }
 
-void Post::answer(const Answer& answer) {
-  const Letter letter{1, 0, {pack(answer)}};
+void Connections::answer(const Answer& answer) {
+  const Message message{1, 0, {pack(answer)}};
   for (const Join& join : answer.to)
-    send(join.member.process, {answer.number, Channel::bootstrap, 0, join.rank}, letter, false);
+    send(join.member.process, {answer.number, Channel::bootstrap, 0, join.rank}, message, false);
 }
 
-void Post::note_gone(const Endpoint& process) {
-  mailboxes_.note_gone(process);
+void Connections::note_gone(const Endpoint& process) {
+  queues_.note_gone(process);
   for (const Answer& each : bootstrap_.note_gone(process)) answer(each);
 }
 
 // Runs the thread. Data that a process wrote before it ended is read before it counts as gone.
-void Post::run() {
+void Connections::run() {
   for (;;) {
     std::vector<Endpoint> ended;
     wait_for_input(ended);
@@ -397,7 +397,7 @@ void Post::run() {
 }
 
 // Blocks until there is something to read. Adds the processes that no longer listen to `ended`.
-void Post::wait_for_input(std::vector<Endpoint>& ended) {
+void Connections::wait_for_input(std::vector<Endpoint>& ended) {
   std::vector<pollfd> polled{{woken_, POLLIN, 0}, {listening_, POLLIN, 0}};
   std::vector<std::pair<Endpoint, std::shared_ptr<Outgoing>>> watched;
   {
@@ -421,7 +421,7 @@ void Post::wait_for_input(std::vector<Endpoint>& ended) {
   }
 }
 
-void Post::accept_all() {
+void Connections::accept_all() {
   for (int made = accept_from(listening_); made >= 0; made = accept_from(listening_)) {
     auto incoming = std::make_unique<Incoming>();
     incoming->socket = made;
@@ -431,7 +431,7 @@ void Post::accept_all() {
 }
 
 // Returns false if the other side has closed it, and all its data was taken.
-bool Post::read_from(Incoming& incoming) {
+bool Connections::read_from(Incoming& incoming) {
   constexpr std::size_t kPartBytes = std::size_t{64} << 10;
   for (;;) {
     const std::size_t before = incoming.input.size();
@@ -445,7 +445,7 @@ bool Post::read_from(Incoming& incoming) {
   }
 }
 
-void Post::take_messages(Incoming& incoming) {
+void Connections::take_messages(Incoming& incoming) {
   std::vector<char>& input = incoming.input;
   std::size_t taken = 0;
   Header header;

@@ -1,5 +1,5 @@
-// Messages between ranks: the sockets, the mailboxes of a process, the meeting point of new communicators (Bootstrap), and over
-// all of them the process's Post.
+// Messages between ranks: the sockets, the message queues of a process, the meeting point of new communicators
+// (Bootstrap), and over all of them the process's Connections.
 #pragma once
 
 #include <atomic>
@@ -52,12 +52,12 @@ bool write_all(int socket, const void* data, std::size_t bytes);
 // Collectives of a communicator have one order, sends and receives between two of its ranks another.
 enum class Channel : std::uint32_t { bootstrap, collectives, pairs };
 
-struct BoxKey {
+struct QueueKey {
   std::uint64_t communicator = 0;
   Channel channel = Channel::collectives;
   int source = 0;
   int destination = 0;
-  friend bool operator<(const BoxKey& a, const BoxKey& b) {
+  friend bool operator<(const QueueKey& a, const QueueKey& b) {
     return std::tie(a.communicator, a.channel, a.source, a.destination) <
            std::tie(b.communicator, b.channel, b.source, b.destination);
   }
@@ -70,47 +70,47 @@ struct Part {
   std::vector<KnownContent::Kind> kinds = {};
 };
 
-struct Letter {
+struct Message {
   std::uint64_t number = 0;
   std::uint64_t signature = 0;  // of the call that sent it
   Part part;
 };
 
-// The letters that other ranks have sent and that were not taken yet: a box for each rank that sends to a rank of this
-// process. Letters of a box are numbered from 1, in the order of the sender's calls. Thread-safe.
-class Mailboxes {
+// The messages that other ranks have sent and that were not taken yet: a queue for each rank that sends to a rank of this
+// process. Messages of a queue are numbered from 1, in the order of the sender's calls. Thread-safe.
+class MessageQueues {
  public:
-  // A letter has arrived. An empty one, of a call that moves nothing, is only counted.
-  void deliver(const BoxKey& key, Letter letter, bool is_empty);
+  // A message has arrived. An empty one, of a call that moves nothing, is only counted.
+  void deliver(const QueueKey& key, Message message, bool is_empty);
   // The rank sends no more: it has left the communicator.
   void note_left(std::uint64_t communicator, int source, int destination);
   // The process sends no more: it has ended.
   void note_gone(const Endpoint& process);
-  // No letter to this rank of the communicator will be taken any more.
+  // No message to this rank of the communicator will be taken any more.
   void forget(std::uint64_t communicator, int destination);
   // Lets waiting threads read their `stop` again.
   void wake_all();
 
   enum class Outcome : std::uint8_t { taken, other_call, gone, stopped, still_waiting };
-  // Takes letter `number` of the box into `letter`; blocks until it has arrived, or never will, or `until`.
+  // Takes message `number` of the queue into `message`; blocks until it has arrived, or never will, or `until`.
   // other_call: the sender made that call without sending, or has sent another size (a later number is there).
-  Outcome take(const BoxKey& key, std::uint64_t number, const Endpoint& sender, const std::atomic<bool>& stop,
-               std::chrono::steady_clock::time_point until, Letter& letter);
-  // Returns whether letter `number` has arrived or may still do.
-  bool may_arrive(const BoxKey& key, std::uint64_t number, const Endpoint& sender);
+  Outcome take(const QueueKey& key, std::uint64_t number, const Endpoint& sender, const std::atomic<bool>& stop,
+               std::chrono::steady_clock::time_point until, Message& message);
+  // Returns whether message `number` has arrived or may still do.
+  bool may_arrive(const QueueKey& key, std::uint64_t number, const Endpoint& sender);
 
  private:
-  struct Box {
-    std::deque<Letter> letters;
+  struct Queue {
+    std::deque<Message> messages;
     std::uint64_t last_number = 0;  // that has arrived
     bool left = false;
   };
 
-  bool is_gone(const Box& box, const Endpoint& sender) const { return box.left || gone_.contains(sender); }
+  bool is_gone(const Queue& queue, const Endpoint& sender) const { return queue.left || gone_.contains(sender); }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<BoxKey, Box> boxes_;
+  std::map<QueueKey, Queue> queues_;
   std::set<Endpoint> gone_;
   std::set<std::pair<std::uint64_t, int>> forgotten_;
 };
@@ -160,35 +160,35 @@ class Bootstrap {
   std::map<std::uint64_t, Answer> refused_;  // by number: ranks that come later get the same answer
 };
 
-// An answer as the content of a letter.
+// An answer as the content of a message.
 std::vector<char> pack(const Answer& answer);
 // Returns the members. Throws the NcclError that the answer is.
 std::vector<Member> unpack_members(const std::vector<char>& content);
 
 // The process's connections to the others. A thread reads whatever arrives, at once, so that a sender never waits for long:
 // sends are buffered. The thread also sees when another process has ended. Thread-safe.
-class Post {
+class Connections {
  public:
-  // Returns the process's Post; the first call makes it. It is never destroyed. Throws NcclError. Not for a forked
-  // child.
-  static Post& get();
+  // Returns the process's connections; the first call opens them. They are never destroyed. Throws NcclError. Must not be
+  // called in a forked child.
+  static Connections& get();
 
   const Endpoint& endpoint() const { return endpoint_; }
-  Mailboxes& mailboxes() { return mailboxes_; }
+  MessageQueues& queues() { return queues_; }
 
-  // Tells the root of an id that a rank has come. The answer is a letter of the channel bootstrap, from 0 to the rank.
+  // Tells the root of an id that a rank has come. The answer is a message of the channel bootstrap, from 0 to the rank.
   void join(const Endpoint& root, const Join& join);
   // Sends to a rank in the process. `is_empty`: only that there was a call. To a process that has ended nothing is sent.
-  void send(const Endpoint& process, const BoxKey& key, const Letter& letter, bool is_empty);
+  void send(const Endpoint& process, const QueueKey& key, const Message& message, bool is_empty);
   // Tells the rank `destination` that `source` sends no more.
   void leave(const Endpoint& process, std::uint64_t communicator, int source, int destination);
 
  private:
-  enum class Kind : std::uint32_t { hello, join, letter, empty_letter, left };
+  enum class Kind : std::uint32_t { hello, join, message, empty_message, left };
   // In front of the content of each message.
   struct Header {
     Kind kind = Kind::hello;
-    BoxKey key = {};
+    QueueKey key = {};
     std::uint64_t number = 0;
     std::uint64_t signature = 0;
     std::uint64_t has_kinds = 0;  // behind the content are the kinds of its bytes
@@ -204,7 +204,7 @@ class Post {
     int socket = -1;  // -1: the process is gone
   };
 
-  Post();
+  Connections();
   std::shared_ptr<Outgoing> connection_to(const Endpoint& process);
   void write(const Endpoint& process, const Header& header, const void* content);
   void receive(const Header& header, const char* content, Endpoint& sender);
@@ -226,7 +226,7 @@ class Post {
   const Endpoint endpoint_;
   const int listening_;
   const int woken_;  // an eventfd: there is another connection to look at
-  Mailboxes mailboxes_;
+  MessageQueues queues_;
   Bootstrap bootstrap_;
   bool is_inherited_ = false;  // in a forked child, which has closed its copies
   std::mutex mutex_;           // guards the two below, except the content of an Outgoing
