@@ -33,10 +33,10 @@
 #include "device/cuda_device.h"
 #include "device/simulated_devices.h"
 #include "device_allocator.h"
-#include "diagnostics/publish/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "policy/torch_policy.h"
+#include "process_publisher.h"
 
 CACHALOT_BEGIN
 

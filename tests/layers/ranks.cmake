@@ -53,6 +53,7 @@ set(layers
   "13 pool/"
   "13 kernels/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
+  "13 allocator/process_publisher.h"
   "13 allocator/include/cachalot/c_limits.h    allocator/include/cachalot/c_publish.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/plug/               pytorch/cachalot/"
@@ -67,19 +68,19 @@ set(layers
   "14.6 tools/commands/"
   "15 tests/  bench/  examples/")
 
-# The wings, of which the core's folders include nothing: but for the C library, which publishes its statistics.
+# The wings, of which the core's folders include nothing.
 set(core "^(allocator|pool|kernels)/")
 set(wings "^(adapters|diagnostics|pytorch|simulator|tools)/")
-set(core_of_wings allocator/c_api.cpp)
 
 # What wings may use of the core beside its public headers. Bytes, checks, texts and locks; PyTorch's rules and the grammar of options;
-# CUDA's numbers and addresses; the factory that the C library declares; and two of a heap's parts that a replay and the
+# CUDA's numbers and addresses; the factory and the publisher that the C library declares; and two of a heap's parts that a replay and the
 # publisher run themselves.
 set(support
   allocator/base/bytes.h  allocator/base/check.h    allocator/base/format.h   allocator/base/json_writer.h
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/simulated_devices.h
+  allocator/process_publisher.h
   allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
   # The guard stands before the heaps and uses their parts.
   allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/device_allocator.h

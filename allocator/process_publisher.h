@@ -1,11 +1,12 @@
-// The publisher of the process's allocator, for libraries that have one (libcachalot.so, libcachalot_torch.so).
+// The publisher of the process's allocator, for libraries that have one (libcachalot.so, libcachalot_torch.so). diagnostics/publish
+// has the definitions.
 //
 // Thread safety: any thread. A forked child has none until it starts its own.
 #pragma once
 
 #include <string>
 
-#include "cachalot/statistics_publisher.h"
+#include "cachalot/caching_allocator.h"
 
 CACHALOT_BEGIN
 
