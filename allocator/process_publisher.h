@@ -1,5 +1,5 @@
 // The publisher of the process's allocator, for libraries that have one (libcachalot.so, libcachalot_torch.so). diagnostics/publish
-// has the definitions.
+// has the definitions; in a tree without it no_publisher.cpp has others, which refuse.
 //
 // Thread safety: any thread. A forked child has none until it starts its own.
 #pragma once

@@ -96,3 +96,76 @@ elseif(CACHALOT_CUDA STREQUAL "OFF")
 else()
   set(CACHALOT_CUDA_SUMMARY "without CUDA (no cuda.h found): CudaDevice and the GPU tests are not built; everything runs on the simulated device")
 endif()
+
+# ---- What nvcc compiles, where it is at hand: examples, and programs of tests ------------------------------------------
+#
+# Objects of nvcc are made by commands of our own, so that every target stays one of C++ and CMake need not try the compiler
+# out.
+
+set(CACHALOT_CUDA_ARCHITECTURES "75;80;90" CACHE STRING
+  "Compute capabilities that nvcc compiles tests and examples for; newer GPUs compile the last themselves; native: this machine's GPU")
+
+set(CACHALOT_HAS_NVCC OFF)
+if(CACHALOT_HAS_CUDART AND EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
+  set(CACHALOT_HAS_NVCC ON)
+  string(APPEND CACHALOT_CUDA_SUMMARY "; nvcc's code for ${CACHALOT_CUDA_ARCHITECTURES}")
+elseif(CACHALOT_HAS_CUDA)
+  string(APPEND CACHALOT_CUDA_SUMMARY "; no nvcc: examples and tests with kernels of their own are not built")
+endif()
+
+function(cachalot_nvcc_architectures result)
+  if(CACHALOT_CUDA_ARCHITECTURES STREQUAL "native")
+    set(${result} -arch=native PARENT_SCOPE)
+    return()
+  endif()
+  set(flags "")
+  foreach(architecture IN LISTS CACHALOT_CUDA_ARCHITECTURES)
+    if(NOT architecture MATCHES "^[0-9]+[af]?$")
+      message(FATAL_ERROR "CACHALOT_CUDA_ARCHITECTURES has '${architecture}'; it must be native, or compute capabilities "
+        "like 75;80;90")
+    endif()
+    list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
+    set(newest ${architecture})
+  endforeach()
+  set(${result} ${flags} -gencode arch=compute_${newest},code=compute_${newest} PARENT_SCOPE)
+endfunction()
+
+
+# Adds the objects of .cu files to a target. Headers it includes are followed; ccache is used where C++ does.
+function(cachalot_nvcc target)
+  cachalot_nvcc_architectures(architectures)
+  set(flags -std=c++20 -O3 -Xcompiler=-fPIC,-Wall,-Wextra ${architectures})
+  if(CACHALOT_WERROR)
+    list(APPEND flags -Werror all-warnings)
+  endif()
+  foreach(folder IN ITEMS allocator/include kernels/include adapters/include simulator/device/include allocator .)
+    list(APPEND flags -I ${PROJECT_SOURCE_DIR}/${folder})
+  endforeach()
+  foreach(source IN LISTS ARGN)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
+    set(object ${PROJECT_BINARY_DIR}/nvcc/${name}.o)
+    cmake_path(GET object PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${folder})
+    get_source_file_property(own_folders ${source} INCLUDE_DIRECTORIES)  # before all others: another CCCL than the toolkit's
+    set(own_flags "")
+    if(own_folders)
+      list(TRANSFORM own_folders PREPEND -I OUTPUT_VARIABLE own_flags)
+    endif()
+    add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM
+      COMMENT "Building CUDA object ${name}.o"
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${own_flags} ${flags}
+              -MD -MF ${object}.d -c ${source} -o ${object})
+    set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+    target_sources(${target} PRIVATE ${object})
+  endforeach()
+endfunction()
+
+# Parts files into those of C++ and those of CUDA.
+function(cachalot_files_by_language cpp cu)
+  set(others ${ARGN})
+  set(cuda ${ARGN})
+  list(FILTER others EXCLUDE REGEX "\\.cu$")
+  list(FILTER cuda INCLUDE REGEX "\\.cu$")
+  set(${cpp} ${others} PARENT_SCOPE)
+  set(${cu} ${cuda} PARENT_SCOPE)
+endfunction()

@@ -3,9 +3,10 @@
 
 option(CACHALOT_INSTALL "Install cachalot; a project that contains it and exports targets of its own needs that"
   ${PROJECT_IS_TOP_LEVEL})
+list(TRANSFORM CACHALOT_LIBRARIES PREPEND cachalot_ OUTPUT_VARIABLE static_libraries)
 if(NOT CACHALOT_INSTALL)
   if(NOT PROJECT_IS_TOP_LEVEL)  # a project that contains cachalot builds of it what it links
-    set_property(TARGET cachalot_core cachalot_simulated_device cachalot_diagnostics cachalot_pool cachalot_kernels cachalot PROPERTY EXCLUDE_FROM_ALL ON)
+    set_property(TARGET ${static_libraries} cachalot PROPERTY EXCLUDE_FROM_ALL ON)
     if(TARGET cachalot_cpp)
       set_property(TARGET cachalot_cpp PROPERTY EXCLUDE_FROM_ALL ON)
     endif()
@@ -16,14 +17,15 @@ endif()
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(installed cachalot_core cachalot_simulated_device cachalot_diagnostics cachalot_pool cachalot_kernels)
+set(installed ${static_libraries})
 if(BUILD_SHARED_LIBS)
-  set(installed cachalot_cpp cachalot_shared_core cachalot_shared_simulated_device cachalot_shared_diagnostics cachalot_shared_pool cachalot_shared_kernels)
+  list(TRANSFORM CACHALOT_LIBRARIES PREPEND cachalot_shared_ OUTPUT_VARIABLE shared_libraries)
+  set(installed cachalot_cpp ${shared_libraries})
 endif()
-list(APPEND installed cachalot_mr)
-if(TARGET cachalot)
-  list(APPEND installed cachalot)
+if(TARGET cachalot_mr)
+  list(APPEND installed cachalot_mr)
 endif()
+list(APPEND installed cachalot)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cachalot)
 
 install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS FILE_SET cuda_headers FILE_SET adapter_headers)
@@ -64,11 +66,9 @@ install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/c
     cmake/CachalotBacktrace.cmake
   DESTINATION ${package_dir})
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/cachalot)
-if(TARGET cachalot)
-  file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-  configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/cachalot.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-endif()
+file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/cachalot.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()

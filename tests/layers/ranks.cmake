@@ -53,7 +53,7 @@ set(layers
   "13 pool/"
   "13 kernels/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
-  "13 allocator/process_publisher.h"
+  "13 allocator/process_publisher.h           allocator/no_publisher.cpp"
   "13 allocator/include/cachalot/c_limits.h    allocator/include/cachalot/c_publish.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/plug/               pytorch/cachalot/"

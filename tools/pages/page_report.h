@@ -15,7 +15,7 @@
 
 namespace cachalot::tools {
 
-// The sources of a page, which the build puts into the command (cmake/CachalotPages.cmake).
+// The sources of a page, which the build puts into the command (tools/pages/embed.cmake).
 struct EmbeddedFile {
   std::string_view name;        // "page.css"
   std::string_view text;        // UTF-8

@@ -15,7 +15,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     string(APPEND table "    EmbeddedFile{.name = \"${name}\", .text = {kFile${number}, sizeof kFile${number}}, .sha256_hex = \"${hash}\"},\n")
     math(EXPR number "${number} + 1")
   endforeach()
-  file(WRITE ${OUTPUT} "// Written by cmake/CachalotPages.cmake.
+  file(WRITE ${OUTPUT} "// Written by tools/pages/embed.cmake.
 #include \"tools/pages/page_report.h\"
 
 #include <array>

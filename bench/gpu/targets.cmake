@@ -1,7 +1,25 @@
 # bench/gpu: programs that look at a real GPU, which bench/gpu/run builds, runs and reports on. They need nvcc and no library but
 # ours, so that they can be built where nothing else is installed.
 
-option(CACHALOT_BUILD_GPU_CHECKS "Build the programs of bench/gpu, where nvcc is found" ${PROJECT_IS_TOP_LEVEL})
+# Sets `lack` to why the programs cannot be built, or `driver` to the library to link with.
+function(cachalot_gpu_checks_lack lack driver)
+  find_library(CACHALOT_CUDA_DRIVER cuda
+    HINTS ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES stubs DOC "libcuda.so, or the toolkit's stub of it")
+  mark_as_advanced(CACHALOT_CUDA_DRIVER)
+  set(${lack} "" PARENT_SCOPE)
+  set(${driver} "${CACHALOT_CUDA_DRIVER}" PARENT_SCOPE)
+  if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
+    set(${lack} "it needs simulator/device" PARENT_SCOPE)
+  elseif(CACHALOT_SANITIZE)
+    set(${lack} "neither a GPU nor the simulated runtime is used under sanitizers" PARENT_SCOPE)
+  elseif(NOT CACHALOT_HAS_NVCC)
+    set(${lack} "there is no nvcc" PARENT_SCOPE)
+  elseif(CUDAToolkit_VERSION VERSION_LESS 13)
+    set(${lack} "nvcc is ${CUDAToolkit_VERSION}, and 13 is needed" PARENT_SCOPE)
+  elseif(NOT CACHALOT_CUDA_DRIVER)
+    set(${lack} "there is no libcuda.so (set CACHALOT_CUDA_DRIVER)" PARENT_SCOPE)
+  endif()
+endfunction()
 
 # build/<preset>/bench/gpu/<name>, of each of PROGRAMS (<name>.cpp) with the SOURCES and CUDA_SOURCES that all have in common. The
 # target gpu_checks builds them all.
@@ -32,30 +50,16 @@ function(cachalot_gpu_checks)
     add_dependencies(gpu_checks gpu_${name})
   endforeach()
 endfunction()
-
-# Sets `lack` to why the programs cannot be built, or `driver` to the library to link with.
-function(cachalot_gpu_checks_lack lack driver)
-  find_library(CACHALOT_CUDA_DRIVER cuda
-    HINTS ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES stubs DOC "libcuda.so, or the toolkit's stub of it")
-  mark_as_advanced(CACHALOT_CUDA_DRIVER)
-  set(${lack} "" PARENT_SCOPE)
-  set(${driver} "${CACHALOT_CUDA_DRIVER}" PARENT_SCOPE)
-  if(CACHALOT_SANITIZE)
-    set(${lack} "neither a GPU nor the simulated runtime is used under sanitizers" PARENT_SCOPE)
-  elseif(NOT CACHALOT_HAS_NVCC)
-    set(${lack} "there is no nvcc" PARENT_SCOPE)
-  elseif(CUDAToolkit_VERSION VERSION_LESS 13)
-    set(${lack} "nvcc is ${CUDAToolkit_VERSION}, and 13 is needed" PARENT_SCOPE)
-  elseif(NOT CACHALOT_CUDA_DRIVER)
-    set(${lack} "there is no libcuda.so (set CACHALOT_CUDA_DRIVER)" PARENT_SCOPE)
-  endif()
-endfunction()
+cachalot_gpu_checks(
+  PROGRAMS aliasing.cpp captures.cpp contexts.cpp costs.cpp driver.cpp heap.cpp sharing.cpp sleep.cpp streams.cpp
+  SOURCES child.cpp cuda_calls.cpp report.cpp
+  CUDA_SOURCES kernels.cu)
 
 # gpu.rehearsal: bench/gpu/run from end to end over the simulated runtime, with what of PyTorch is there. gpu.run: its arguments and
 # verdicts.
 function(cachalot_gpu_tests test)
   find_program(python python3 NO_CACHE)
-  if(NOT CACHALOT_BUILD_TESTS OR NOT python OR CACHALOT_SANITIZE)
+  if(NOT CACHALOT_BUILD_TESTS OR NOT python OR CACHALOT_SANITIZE OR CACHALOT_ABSENT_WINGS)
     return()
   endif()
   add_test(NAME gpu.run COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/tests/bench/${test})
@@ -72,3 +76,4 @@ function(cachalot_gpu_tests test)
     LABELS bench TIMEOUT 600 COST 900 ENVIRONMENT "CACHALOT_PYTHON=${with_torch}")
   cachalot_drawn(gpu.rehearsal)
 endfunction()
+cachalot_gpu_tests(test_gpu_run.py)

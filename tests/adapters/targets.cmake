@@ -1,19 +1,5 @@
-# Tests of the adapters: headers that need another library's. They need the CUDA runtime; what needs more is left out where that
-# is missing, aloud. Nothing is downloaded.
-
-set(CACHALOT_TENSORRT_INCLUDE "" CACHE PATH
-  "Folder of TensorRT's headers, 10.0 or newer (github.com/NVIDIA/TensorRT has them in include/); empty: the system's")
-
-# Sets `result` to the folder of TensorRT's headers; empty where there are none.
-function(cachalot_find_tensorrt result)
-  set(headers headers-NOTFOUND)  # find_path leaves a variable alone that has another value
-  find_path(headers NvInferRuntime.h HINTS ${CACHALOT_TENSORRT_INCLUDE} NO_CACHE)
-  if(headers)
-    set(${result} ${headers} PARENT_SCOPE)
-  else()
-    set(${result} "" PARENT_SCOPE)
-  endif()
-endfunction()
+# build/<preset>/tests/test_adapters. Cases with Gpu in their name run on the simulated runtime too, as simulator.adapters. They need
+# the CUDA runtime; what needs more is left out where that is missing, aloud.
 
 # adapters.cccl_<version>: cub_environment.h compiles with each package of CCCL 3.1 or newer but `used`, which the other tests use, as
 # C++17, the least that it needs.
@@ -34,27 +20,26 @@ function(cachalot_cccl_tests source used)
   endforeach()
 endfunction()
 
-# build/<preset>/tests/test_adapters. Cases with Gpu in their name run on the simulated runtime too, as simulator.adapters.
-#   SOURCES        files for any compiler, with the headers of CUDA and CUB
-#   CUDA_SOURCES   files that need nvcc
-#   CCCL_SOURCES   files that need nvcc and CCCL 3.1 or newer
-#   TENSORRT_SOURCES  files that need TensorRT's headers
 function(cachalot_adapter_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES;CCCL_SOURCES;TENSORRT_SOURCES")
-  cachalot_files(sources tests/adapters ${arg_SOURCES} ${arg_CUDA_SOURCES} ${arg_CCCL_SOURCES} ${arg_TENSORRT_SOURCES})
+  set(sources caching_device_allocator_test.cpp cub_comparison_test.cpp nvtx_test.cpp nvtx_tool.cpp)
+  cachalot_files(listed tests/adapters ${sources})
+  cachalot_files(cccl_sources tests/adapters cub_environment_test.cu)  # need nvcc and CCCL 3.1 or newer
+  cachalot_files(tensorrt_sources tests/adapters tensorrt_test.cpp)    # need TensorRT's headers
+  if("adapters" IN_LIST CACHALOT_ABSENT_WINGS OR "simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
+    return()
+  endif()
   cachalot_find_cub()
   if(NOT CACHALOT_HAS_CUDART OR NOT CACHALOT_CUB_INCLUDE OR CACHALOT_SANITIZE)
     message(STATUS "cachalot: the adapters are not tested: that needs a CUDA toolkit with CUB, and no sanitizers")
     return()
   endif()
-  cachalot_test(adapters GPU CUDART SOURCES ${arg_SOURCES} CUDA_SOURCES ${arg_CUDA_SOURCES})
+  cachalot_test(adapters GPU CUDART SOURCES ${sources} CUDA_SOURCES thrust_test.cu)
   target_include_directories(test_adapters SYSTEM PRIVATE ${CACHALOT_CUB_INCLUDE})
   # It includes NVTX without its functions.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/adapters/nvtx_tool.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
   cachalot_find_cccl(cccl)
   if(CACHALOT_HAS_NVCC AND cccl)
-    cachalot_files(cccl_sources tests/adapters ${arg_CCCL_SOURCES})
     set_source_files_properties(${cccl_sources} PROPERTIES INCLUDE_DIRECTORIES ${cccl})
     cachalot_nvcc(test_adapters ${cccl_sources})
     cachalot_cccl_tests(${PROJECT_SOURCE_DIR}/examples/cub_environment.cu ${cccl})
@@ -64,7 +49,6 @@ function(cachalot_adapter_tests)
 
   cachalot_find_tensorrt(tensorrt)
   if(tensorrt)
-    cachalot_files(tensorrt_sources tests/adapters ${arg_TENSORRT_SOURCES})
     target_sources(test_adapters PRIVATE ${tensorrt_sources})
     target_include_directories(test_adapters SYSTEM PRIVATE ${tensorrt})
   else()
@@ -79,20 +63,4 @@ function(cachalot_adapter_tests)
       ENVIRONMENT "${environment}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:" RUN_SERIAL ON LABELS adapters TIMEOUT 300)
   endif()
 endfunction()
-
-# build/<preset>/examples/<name>, of examples that need TensorRT's headers; each is a test, too.
-function(cachalot_tensorrt_examples)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
-  cachalot_files(sources examples ${arg_SOURCES})
-  cachalot_find_tensorrt(tensorrt)
-  if(NOT tensorrt OR NOT CACHALOT_HAS_CUDART)
-    message(STATUS "cachalot: ${arg_SOURCES} of examples/ is not built: that needs headers of CUDA and of TensorRT (set "
-      "CACHALOT_TENSORRT_INCLUDE)")
-    return()
-  endif()
-  cachalot_examples(SOURCES ${arg_SOURCES})
-  foreach(source IN LISTS sources)
-    cmake_path(GET source STEM name)
-    target_include_directories(example_${name} SYSTEM PRIVATE ${tensorrt} ${CACHALOT_CUDA_HEADERS})
-  endforeach()
-endfunction()
+cachalot_adapter_tests()

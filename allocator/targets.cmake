@@ -1,0 +1,173 @@
+# cachalot::core, static: the C++ API. The layers, lowest first: a file includes only from its own layer and from those
+# above it in this list (tests/layers/ranks.cmake).
+
+set(with_cuda
+  device/cuda_completion_words.cpp
+  device/cuda_device.cpp
+  device/cuda_driver.cpp
+  device/cuda_handle_form.cpp)
+set(without_cuda device/no_cuda.cpp)
+# What the core declares and a wing defines: without the wing, the core has definitions that refuse.
+set(without_wings "")
+if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
+  list(APPEND without_wings device/no_simulated_devices.cpp)
+endif()
+if("diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
+  list(APPEND without_wings no_publisher.cpp)
+endif()
+cachalot_files(either allocator ${with_cuda} ${without_cuda} device/no_simulated_devices.cpp no_publisher.cpp)  # listed, and not all built
+if(CACHALOT_HAS_CUDA)
+  set(cuda_device ${with_cuda})
+else()
+  set(cuda_device ${without_cuda})
+endif()
+
+# The files that a malloc and a free pass through are one group of the unity build.
+cachalot_static_library(core allocator
+  UNITY_GROUPS
+    base=allocator/base
+    device=allocator/device
+    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
+    reports=allocator/policy,allocator/observe,allocator/groups
+  SOURCES
+    base/bytes.cpp
+    base/call_stack.cpp
+    base/format.cpp
+    base/json_writer.cpp
+    base/host_memory.cpp
+    base/metadata_memory.cpp
+    base/own_code.cpp
+    base/process.cpp
+    base/suggestions.cpp
+    base/thread_local_state.cpp
+    base/version.cpp
+
+    device/cuda_codes.cpp
+    device/kernels.cpp
+    device/known_stream.cpp
+    device/unified_memory.cpp
+    ${cuda_device}
+
+    policy/memory_limit.cpp
+    policy/option_grammar.cpp
+    policy/options.cpp
+
+    blocks/bin.cpp
+    blocks/block.cpp
+    blocks/block_pool.cpp
+    blocks/page_map.cpp
+
+    segments/block_heap.cpp
+
+    pages/backing.cpp
+    pages/page_heap.cpp
+    pages/physical_pages.cpp
+    pages/placement.cpp
+    pages/slots.cpp
+
+    observe/counters.cpp
+    observe/json.cpp
+
+    caches/depot.cpp
+    caches/thread_cache.cpp
+    caches/thread_caches.cpp
+
+    heap/cache_bridge.cpp
+    heap/heap_state.cpp
+    heap/ledger.cpp
+    heap/limits.cpp
+    heap/observers.cpp
+    heap/pending_frees.cpp
+    heap/private_pools.cpp
+    heap/stream_clocks.cpp
+    heap/uncached.cpp
+
+    growth/background_thread.cpp
+    growth/cache_level.cpp
+    growth/checkpoints.cpp
+    growth/growth.cpp
+    growth/handle_exchange.cpp
+    growth/page_driver.cpp
+    growth/page_growth.cpp
+    growth/segment_growth.cpp
+    growth/sharing.cpp
+    growth/sleeping_pools.cpp
+    growth/supply.cpp
+
+    inspection/inspection.cpp
+
+    device_allocator.cpp
+    fast_path.cpp
+
+    groups/allocator_groups.cpp
+    groups/allocator_state.cpp
+    groups/front.cpp
+
+    caching_allocator.cpp
+    device_buffer.cpp
+    pinned_host_allocator.cpp
+    ${without_wings}
+  HEADERS
+    allocation.h
+    allocator_figures.h
+    allocator_group.h
+    allocator_limits.h
+    allocator_observers.h
+    allocator_pools.h
+    allocator_settings.h
+    allocator_sharing.h
+    allocator_sleep.h
+    array_bytes.h
+    buffer.h
+    caching_allocator.h
+    call_stack.h
+    change.h
+    device.h
+    device_buffer.h
+    device_usage.h
+    errors.h
+    history.h
+    host_device.h
+    kernels.h
+    memory_limit.h
+    options.h
+    out_of_memory.h
+    pin_times.h
+    pinned_host_allocator.h
+    pinned_memory_resource.h
+    pool_id.h
+    private_pool.h
+    require_cpp17.h
+    same_version.h
+    shared_memory.h
+    slow_work.h
+    snapshot.h
+    span.h
+    stats.h
+    stream_check.h
+    version.h
+    watcher.h)
+target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
+# Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
+target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)
+target_compile_definitions(cachalot_core PRIVATE CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
+cachalot_uses_cuda(cachalot_core)
+target_link_libraries(cachalot_core PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
+if(CACHALOT_HAS_LIBBACKTRACE)
+  target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
+endif()
+
+# cachalot::cachalot, libcachalot.so: the C API and nothing else. It has the CUDA kernels for the allocator's guard. The version
+# script keeps in what hidden visibility lets out: instantiations of the standard library's templates.
+cachalot_files(c_library allocator c_api.cpp)
+cachalot_files(c_library_headers allocator/include/cachalot c_api.h version.h c_limits.h c_publish.h)
+add_library(cachalot SHARED ${c_library})
+add_library(cachalot::cachalot ALIAS cachalot)
+set_target_properties(cachalot PROPERTIES
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}  # 0.x: each minor version may break
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+  LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${c_library_headers})
+target_link_options(cachalot PRIVATE
+  ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers>)

@@ -1,0 +1,48 @@
+# Benchmarks: one program a file, build/<preset>/bench/<file>.
+
+# Those of Google Benchmark are framed; CACHALOT_DEPS does not have it.
+function(cachalot_benchmarks)
+  cachalot_files(tables bench
+    categories.cpp device_costs.cpp fragmentation_by_size.cpp guard.cpp history.cpp live.cpp memory_over_time.cpp metadata.cpp pool.cpp
+    serving.cpp sleep.cpp slow_paths.cpp targets.cpp)
+  cachalot_files(framed bench leaks.cpp pairs.cpp rmm_random.cpp traces.cpp)
+  cachalot_files(simulator_calls bench simulator_calls.cpp)
+  if(CACHALOT_DEPS)
+    find_package(benchmark QUIET)
+  else()
+    find_package(benchmark REQUIRED)
+  endif()
+  if(NOT TARGET cachalot_replay)
+    message(STATUS "cachalot: of bench/ nothing is built that needs tools/")
+    return()
+  elseif(NOT benchmark_FOUND)
+    message(STATUS "cachalot: without Google Benchmark leaks, pairs, rmm_random and traces of bench/ are not built")
+    set(framed "")
+  endif()
+  foreach(source IN LISTS tables framed)
+    cmake_path(GET source STEM name)
+    add_executable(bench_${name} ${source})
+    set_target_properties(bench_${name} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+    target_link_libraries(bench_${name} PRIVATE cachalot_replay cachalot_pool cachalot_kernels)
+    if(source IN_LIST framed)
+      target_link_libraries(bench_${name} PRIVATE benchmark::benchmark)
+    endif()
+  endforeach()
+  if(CACHALOT_HAS_SIMULATOR AND CACHALOT_HAS_CUDART)
+    add_executable(bench_simulator_calls ${simulator_calls})
+    set_target_properties(bench_simulator_calls PROPERTIES
+      OUTPUT_NAME simulator_calls RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+    target_compile_definitions(bench_simulator_calls PRIVATE CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>")
+    target_link_libraries(bench_simulator_calls PRIVATE CUDA::cudart cachalot_flags ${CMAKE_DL_LIBS})
+    add_dependencies(bench_simulator_calls cachalot_simulator)
+  endif()
+endfunction()
+
+if(CACHALOT_BUILD_BENCHMARKS)
+  cachalot_benchmarks()
+  include(bench/peers/targets.cmake)
+endif()
+if(CACHALOT_BUILD_GPU_CHECKS)
+  include(bench/gpu/targets.cmake)
+endif()

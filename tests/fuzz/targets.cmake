@@ -1,0 +1,23 @@
+# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp; c_api.cpp is linked with libcachalot.so, not with the C++ library.
+
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  message(FATAL_ERROR "CACHALOT_BUILD_FUZZERS needs Clang, for libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}")
+endif()
+cachalot_files(fuzzers tests/fuzz
+  heaps.cpp histories.cpp options.cpp pools.cpp sharing.cpp snapshots.cpp traces.cpp c_api.cpp)
+if(NOT TARGET cachalot_programs OR NOT TARGET cachalot_replay OR "pytorch" IN_LIST CACHALOT_ABSENT_WINGS)
+  return()
+endif()
+foreach(source IN LISTS fuzzers)
+  cmake_path(GET source STEM name)
+  add_executable(fuzz_${name} ${source})
+  set_target_properties(fuzz_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+  if(name STREQUAL c_api)
+    target_link_libraries(fuzz_${name} PRIVATE cachalot cachalot_flags)
+    target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  else()
+    target_link_libraries(fuzz_${name} PRIVATE cachalot_programs cachalot_replay)
+  endif()
+  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+endforeach()

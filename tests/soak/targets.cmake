@@ -1,0 +1,17 @@
+# build/<preset>/tests/soak; as a test a few seconds on each heap.
+
+find_package(CLI11 REQUIRED)
+cachalot_files(soak_sources tests/soak soak.cpp worker.cpp world.cpp)
+if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
+  return()
+endif()
+add_executable(soak ${soak_sources})
+set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+cachalot_unity(soak)
+cachalot_quick_to_build(soak)
+target_link_libraries(soak PRIVATE cachalot_internal cachalot_pool CLI11::CLI11)
+cachalot_tests_need(reliability soak)
+foreach(heap IN ITEMS segments pages)
+  add_test(NAME soak.${heap} COMMAND soak --seconds 4 --options heap:${heap})
+  set_tests_properties(soak.${heap} PROPERTIES LABELS reliability TIMEOUT 300)
+endforeach()
