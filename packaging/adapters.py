@@ -133,7 +133,7 @@ class Compiler:
 
     def make_adapter(self, target: Path, releases: list[Release], runtimes: list[Release]) -> None:
         """Writes the adapter, and beside it what it serves."""
-        from cachalot import _adapter
+        from cachalot._bindings import adapter as _adapter
 
         source = _adapter.SOURCES / f"{target.stem}.cpp"
         first = self._compile(source, releases[0], runtimes[0], "first")
@@ -154,7 +154,7 @@ class Compiler:
         _adapter.Fit([each.name for each in releases], headers, sorted(filter(None, digests))).write(target)
 
     def _compile(self, source: Path, torch: Release, runtime: Release, name: str) -> Path:
-        from cachalot import _adapter
+        from cachalot._bindings import adapter as _adapter
 
         result = self._scratch / f"{name}.o"
         # Equal names of files in the code in any folder.
@@ -169,7 +169,7 @@ class Compiler:
         return compiled.read_bytes().replace(torch.name.encode() + b"\0", b"version\0")
 
     def _link(self, compiled: Path, target: Path) -> None:
-        from cachalot import _adapter
+        from cachalot._bindings import adapter as _adapter
 
         names = make(self._scratch / "names")  # libraries that have a name and nothing else
         for library in (*TORCH_LIBRARIES, _adapter.LIBRARY.name):

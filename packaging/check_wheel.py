@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 EXPECTED = (
     r"cachalot/__init__\.py",
     r"cachalot/_version\.py",
+    r"cachalot/_start/enable\.py",
+    r"cachalot/integrations/cupy\.py",
     r"cachalot/py\.typed",
     r"cachalot/SKILL\.md",
     r"cachalot/native/libcachalot_torch\.so",

@@ -5,7 +5,7 @@ import gc
 import torch
 
 import cachalot
-from cachalot import _config
+from cachalot._start import config
 
 assert cachalot.enabled_mode() == "full"
 assert torch.cuda.memory.get_allocator_backend() == "cachalot"
@@ -52,7 +52,7 @@ else:
     raise AssertionError("a PiB was there")
 
 # Settings that a program changes.
-_config.set_in_torch("max_split_size_mb:64")
+config.set_in_torch("max_split_size_mb:64")
 assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 64 << 20
 
 del model, optimizer, kept, inside, result, graph, pool, snapshot

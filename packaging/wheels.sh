@@ -53,7 +53,7 @@ if command -v ccache >/dev/null; then defines+=(CMAKE_CXX_COMPILER_LAUNCHER=ccac
 if [[ ${#without[@]} -eq 0 ]]; then
   echo "==== adapters"
   # What the adapters are made of: where nothing of it has changed, they stay.
-  key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug/plug.h pytorch/plug/host_plug.h \
+  key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_bindings/adapter.py pytorch/plug/plug.h pytorch/plug/host_plug.h \
     pytorch/adapter/* allocator/include/cachalot/*.h | sha256sum)
   if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
     rm -rf "$work/adapters"

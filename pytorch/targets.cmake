@@ -36,7 +36,7 @@ function(cachalot_install_prebuilt_adapter)
     execute_process(
       COMMAND \${CMAKE_COMMAND} -E env PYTHONPATH=${PROJECT_BINARY_DIR}/python
               ${Python_EXECUTABLE} -c
-              \"import pathlib; from cachalot import _adapter; _adapter.prebuild(pathlib.Path('\${CMAKE_INSTALL_PREFIX}/prebuilt'))\"
+              \"import pathlib; from cachalot._bindings import adapter; adapter.prebuild(pathlib.Path('\${CMAKE_INSTALL_PREFIX}/prebuilt'))\"
       RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
     if(NOT status EQUAL 0)
       string(STRIP \"\${error}\" error)
@@ -48,15 +48,13 @@ endfunction()
 # build/<preset>/python/cachalot, of links: PYTHONPATH=build/<preset>/python imports it as it stands in the source tree.
 function(cachalot_python_package)
   set(package ${PROJECT_BINARY_DIR}/python/cachalot)
-  file(GLOB modules CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/cachalot/*.py)
-  file(GLOB integrations CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/cachalot/integrations/*.py)
+  set(sources ${PROJECT_SOURCE_DIR}/pytorch/cachalot)
+  file(GLOB_RECURSE modules RELATIVE ${sources} CONFIGURE_DEPENDS ${sources}/*.py)
   file(REMOVE_RECURSE ${package})
   file(MAKE_DIRECTORY ${package}/native/include)
-  foreach(file IN LISTS modules ITEMS ${PROJECT_SOURCE_DIR}/pytorch/cachalot/py.typed)
-    cachalot_link(${file} ${package})
-  endforeach()
-  foreach(file IN LISTS integrations)
-    cachalot_link(${file} ${package}/integrations)
+  foreach(file IN LISTS modules ITEMS py.typed)
+    cmake_path(GET file PARENT_PATH room)
+    cachalot_link(${sources}/${file} ${package}/${room})
   endforeach()
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/adapter ${package}/native)
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/plug/plug.h ${package}/native)

@@ -84,9 +84,9 @@ def run_one(allocator: str, library: str) -> None:
 
         cachalot.enable(mode="full")
     elif allocator == "nothing":
-        from cachalot import _plug
+        from cachalot._bindings import plug
 
-        _plug.Plug()
+        plug.Plug()
         ctypes.CDLL(library).install_do_nothing_allocator()
     figures = measure()
     if allocator != "nothing":
@@ -95,10 +95,10 @@ def run_one(allocator: str, library: str) -> None:
 
 
 def compile_do_nothing(folder: str) -> str:
-    from cachalot import _adapter, _plug
+    from cachalot._bindings import adapter, plug
 
-    _plug.Plug()
-    return str(_adapter._compile(SOURCE, Path(folder) / "do_nothing_allocator.so"))
+    plug.Plug()
+    return str(adapter._compile(SOURCE, Path(folder) / "do_nothing_allocator.so"))
 
 
 def main() -> None:

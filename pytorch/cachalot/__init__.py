@@ -70,32 +70,32 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._enable import Mode, enable
-    from ._enabled import enabled_mode, is_enabled
-    from ._enable_libraries import (
-        EnabledLibraries, enable_all, enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
-    )
-    from ._errors import EnableError
-    from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
-    from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, TrackReport, leaks, track, watch_leaks
-    from ._libraries import LibraryError, LibraryUsage, library_usage
-    from ._memory_report import DeviceMemoryReport, MemoryRow, memory_report
-    from ._oom_report import OutOfMemoryReport
-    from ._out_of_memory import on_out_of_memory
-    from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
-    from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
-    from ._plug import include_path, library_path
-    from ._pools import Lease, PoolSet, PoolStats, TensorPool
-    from ._rank_report import DistributedReport, RankReport
-    from ._ranks import distributed_report
-    from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
-    from ._saved_tensors import SavedOnHost
-    from ._simulation import Estimate, EstimateError, Fit, FitError, estimate, estimate_memory, fit
-    from ._stage import stage, stage_chunks
-    from ._statistics import (
+    from ._base.errors import EnableError
+    from ._bindings.plug import include_path, library_path
+    from ._heap.enabled import enabled_mode, is_enabled
+    from ._heap.guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
+    from ._heap.libraries import LibraryError, LibraryUsage, library_usage
+    from ._heap.limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
+    from ._heap.regions import Region, contiguous, region, regions, release_physical, restore_physical
+    from ._heap.statistics import (
         Fragmentation, StatisticsLog, fragmentation, log_statistics, on_statistics, publish, stats, stop_publishing,
     )
-    from ._suspects import Suspect
+    from ._tensors.pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
+    from ._tensors.pools import Lease, PoolSet, PoolStats, TensorPool
+    from ._tensors.saved_tensors import SavedOnHost
+    from ._tensors.stage import stage, stage_chunks
+    from ._leaks.leaks import AllocationSite, Leak, LeakDetector, LeakReport, TrackReport, leaks, track, watch_leaks
+    from ._leaks.suspects import Suspect
+    from ._programs.simulation import Estimate, EstimateError, Fit, FitError, estimate, estimate_memory, fit
+    from ._report.memory_report import DeviceMemoryReport, MemoryRow, memory_report
+    from ._report.oom_report import OutOfMemoryReport
+    from ._report.out_of_memory import on_out_of_memory
+    from ._report.rank_report import DistributedReport, RankReport
+    from ._report.ranks import distributed_report
+    from ._start.enable import Mode, enable
+    from ._start.enable_libraries import (
+        EnabledLibraries, enable_all, enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
+    )
 
 # fmt: off
 __all__ = [
@@ -115,36 +115,36 @@ __all__ = [
 
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
-    "_enable": ("Mode", "enable"),
-    "_enabled": ("enabled_mode", "is_enabled"),
-    "_enable_libraries": (
-        *("EnabledLibraries", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
-        "onnxruntime_options",
+    "_base.errors": ("EnableError",),
+    "_bindings.plug": ("include_path", "library_path"),
+    "_heap.enabled": ("enabled_mode", "is_enabled"),
+    "_heap.guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
+    "_heap.libraries": ("LibraryError", "LibraryUsage", "library_usage"),
+    "_heap.limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
+    "_heap.regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
+    "_heap.statistics": (
+        *("Fragmentation", "StatisticsLog", "fragmentation", "log_statistics", "on_statistics", "publish", "stats"),
+        "stop_publishing",
     ),
-    "_errors": ("EnableError",),
-    "_guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
-    "_leaks": (
+    "_tensors.pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
+    "_tensors.pools": ("Lease", "PoolSet", "PoolStats", "TensorPool"),
+    "_tensors.saved_tensors": ("SavedOnHost",),
+    "_tensors.stage": ("stage", "stage_chunks"),
+    "_leaks.leaks": (
         *("AllocationSite", "Leak", "LeakDetector", "LeakReport", "TrackReport"),
         *("leaks", "track", "watch_leaks"),
     ),
-    "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
-    "_memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
-    "_oom_report": ("OutOfMemoryReport",),
-    "_out_of_memory": ("on_out_of_memory",),
-    "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
-    "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
-    "_plug": ("include_path", "library_path"),
-    "_pools": ("Lease", "PoolSet", "PoolStats", "TensorPool"),
-    "_rank_report": ("DistributedReport", "RankReport"),
-    "_ranks": ("distributed_report",),
-    "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
-    "_saved_tensors": ("SavedOnHost",),
-    "_simulation": ("Estimate", "EstimateError", "Fit", "FitError", "estimate", "estimate_memory", "fit"),
-    "_stage": ("stage", "stage_chunks"),
-    "_suspects": ("Suspect",),
-    "_statistics": (
-        *("Fragmentation", "StatisticsLog", "fragmentation", "log_statistics", "on_statistics", "publish", "stats"),
-        "stop_publishing",
+    "_leaks.suspects": ("Suspect",),
+    "_programs.simulation": ("Estimate", "EstimateError", "Fit", "FitError", "estimate", "estimate_memory", "fit"),
+    "_report.memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
+    "_report.oom_report": ("OutOfMemoryReport",),
+    "_report.out_of_memory": ("on_out_of_memory",),
+    "_report.rank_report": ("DistributedReport", "RankReport"),
+    "_report.ranks": ("distributed_report",),
+    "_start.enable": ("Mode", "enable"),
+    "_start.enable_libraries": (
+        *("EnabledLibraries", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
+        "onnxruntime_options",
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import cachalot
 
-from . import _command
+from ._programs import command
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         _tell_ranks(words[1:])
         return
     if _is_for_the_command(words):
-        _command.run(words)
+        command.run(words)
     _run(_parse(words[1:] if words[:1] == ["run"] else words))
 
 
@@ -38,7 +38,7 @@ def _is_for_the_command(words: list[str]) -> bool:
     if not words or words[0] == "run" or words[0].startswith("-"):
         return False
     first = words[0]
-    return first in _command.SUBCOMMANDS or not ("." in first or os.sep in first or os.path.isfile(first))
+    return first in command.SUBCOMMANDS or not ("." in first or os.sep in first or os.path.isfile(first))
 
 
 def _tell_ranks(words: list[str]) -> None:
@@ -64,7 +64,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         prog="python -m cachalot",
         usage="python -m cachalot [run] [--config OPTIONS] [--pinned] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
         "       python -m cachalot ranks FOLDER [--json]\n"
-        f"       python -m cachalot {{{','.join(_command.SUBCOMMANDS)}}} ...",
+        f"       python -m cachalot {{{','.join(command.SUBCOMMANDS)}}} ...",
         description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
         "says what memory it took (CACHALOT_STATS=0: none, CACHALOT_STATS=1: a table). The other subcommands are the "
         "`cachalot` command's.",
@@ -82,12 +82,12 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from . import _exit_report
+    from ._programs import exit_report
 
     try:
         cachalot.enable(arguments.config, pinned=arguments.pinned)
-        if _exit_report.asked_by_environment() == "default":
-            _exit_report.tell_at_exit("line")
+        if exit_report.asked_by_environment() == "default":
+            exit_report.tell_at_exit("line")
     except (cachalot.EnableError, ValueError) as error:
         sys.exit(f"cachalot: {error}")
     _hide_from_stacks(__file__)
@@ -101,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _hide_from_stacks(file: str) -> None:
     """Call stacks that the allocator takes end where the program begins."""
-    from ._enabled import require_enabled
+    from ._heap.enabled import require_enabled
 
     require_enabled().plug.call("hide_launcher", file.encode())
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from ._test_memory import Kind, Measurement
+    from ._programs.memory_of_test import Kind, Measurement
 
 
 class Limit(NamedTuple):
@@ -56,7 +56,7 @@ def _limits(item: pytest.Item) -> Iterator[Limit]:
     def read(size: object, of: Kind = "allocated", device: object = None) -> Limit:
         if of not in ("allocated", "reserved"):
             raise ValueError(f"gpu_memory_limit: of is {of!r}; it must be 'allocated' or 'reserved'")
-        from ._sizes import bytes_of
+        from ._base.sizes import bytes_of
 
         return Limit(bytes_of("gpu_memory_limit: size", size), of, _device("gpu_memory_limit", device))
 
@@ -73,7 +73,7 @@ def _limits(item: pytest.Item) -> Iterator[Limit]:
 
 def _no_leaks(item: pytest.Item) -> Iterator[NoLeaks]:
     def read(threshold: object = 0, device: object = None) -> NoLeaks:
-        from ._sizes import bytes_of
+        from ._base.sizes import bytes_of
 
         return NoLeaks(bytes_of("gpu_no_leaks: threshold", threshold), _device("gpu_no_leaks", device))
 
@@ -126,7 +126,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 def _start_again(asked: str, config: pytest.Config) -> None:
     """Becomes `cachalot simulate` with the command line that Python was started with."""
-    from . import _command
+    from ._programs import command as _command
 
     if list(config.invocation_params.args) != sys.argv[1:]:
         raise pytest.UsageError("--cachalot-simulate needs pytest's own command line; a program that calls pytest.main can be "
@@ -187,7 +187,7 @@ def _begin(item: pytest.Item, asked: Asked | None) -> dict[int, Measurement]:
         return {}
     import torch
 
-    from ._test_memory import Measurement
+    from ._programs.memory_of_test import Measurement
 
     if asked and not torch.cuda.is_available():
         pytest.skip("a limit of GPU memory needs a GPU, or a simulated one: --cachalot-simulate a100")
@@ -254,7 +254,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if not config.getoption("cachalot_report"):
         return
-    from ._text import bytes_text
+    from ._base.text import bytes_text
 
     by_test: dict[tuple[str, int], dict[str, int]] = {}
     for test, figures in _figures_of_session:

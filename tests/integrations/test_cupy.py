@@ -172,7 +172,7 @@ def test_options_of_the_environment_and_of_the_call_count():
         import cachalot, cupy
         cachalot.enable_cupy({config})
         cupy.empty(5 << 20, dtype=cupy.uint8)
-        from cachalot._plug import process_plug
+        from cachalot._bindings.plug import process_plug
         print(process_plug().json("stats", 0)["reserved_bytes.all.current"] >> 20)
     """
     assert run(program.format(config="")) == "20\n"  # one segment of PyTorch's rules

@@ -97,7 +97,7 @@ class FakeDevice:
 
 def test_memory_of_a_captured_graph_is_from_warps_own_allocator():
     from cachalot.integrations.warp import DeviceAllocator
-    from cachalot._libraries import LibraryHeap
+    from cachalot._heap.libraries import LibraryHeap
 
     allocator = DeviceAllocator(FakeDevice(), LibraryHeap("warp"), None)
     before = usage("warp")

@@ -321,10 +321,10 @@ def test_a_bad_library_file_is_refused(package, damage, expected):
     ],
 )
 def test_a_library_that_cannot_be_loaded_names_cause_and_cure(error, cure):
-    from cachalot import _plug
+    from cachalot._bindings import plug
 
-    assert cure in _plug._cure(error)
-    assert bool(_plug._cure(error)) == bool(cure)
+    assert cure in plug._cure(error)
+    assert bool(plug._cure(error)) == bool(cure)
 
 
 def _some_library():
@@ -398,7 +398,7 @@ def test_a_compile_error_is_told_in_one_line(package, tmp_path):
 @pytest.mark.parametrize("addition", ["", "a0+nv25.11", ".dev20260101+cu130", "rc1"])
 def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, addition):
     import torch
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     name = _adapter._file_name(_adapter._source())  # depends on the version; the loaded one is of this version
     monkeypatch.setattr(_adapter, "_file_name", lambda source: name)
@@ -409,7 +409,7 @@ def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, add
 @full_only
 @pytest.mark.parametrize("writable", ["folder", "file"])
 def test_an_adapter_that_others_may_write_is_not_loaded(tmp_path, monkeypatch, writable):
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     monkeypatch.setattr(_adapter, "PREBUILT", tmp_path / "none")
     monkeypatch.setattr(_adapter, "Adapter", lambda path: path)
@@ -425,7 +425,7 @@ def test_an_adapter_that_others_may_write_is_not_loaded(tmp_path, monkeypatch, w
 
 
 def test_a_link_beside_a_report_is_not_written_through(tmp_path):
-    from cachalot._whole_file import write_whole
+    from cachalot._base.whole_file import write_whole
 
     victim = tmp_path / "victim"
     victim.write_text("kept")
@@ -437,7 +437,7 @@ def test_a_link_beside_a_report_is_not_written_through(tmp_path):
 
 @pytest.fixture(scope="session")
 def compiled_adapter(tmp_path_factory):
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     return _adapter.prebuild(tmp_path_factory.mktemp("prebuilt"))
 
@@ -445,7 +445,7 @@ def compiled_adapter(tmp_path_factory):
 @pytest.fixture
 def prebuilt(compiled_adapter, tmp_path, monkeypatch):
     """The adapter for this PyTorch, ready, as a wheel has it; a copy that may be changed."""
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     folder = tmp_path / "prebuilt"
     shutil.copytree(compiled_adapter.parent, folder)
@@ -459,7 +459,7 @@ def prebuilt(compiled_adapter, tmp_path, monkeypatch):
 @full_only
 def test_a_ready_adapter_serves_every_build_with_the_headers_that_it_was_made_for(prebuilt, monkeypatch):
     import torch
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     fit = _adapter.Fit.read(prebuilt)
     assert len(fit.headers) > 50 and not any(name.endswith("version.h") for name in fit.headers)
@@ -480,7 +480,7 @@ def test_a_ready_adapter_serves_every_build_with_the_headers_that_it_was_made_fo
     ],
 )
 def test_a_ready_adapter_for_other_headers_is_not_loaded(prebuilt, monkeypatch, change, reason):
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     def refuse(*arguments):
         raise _adapter.AdapterError("there is no compiler")
@@ -497,7 +497,7 @@ def test_a_ready_adapter_for_other_headers_is_not_loaded(prebuilt, monkeypatch, 
 @full_only
 def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
     import torch
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     monkeypatch.setattr(torch, "__version__", "git-6d828b9")
     with pytest.raises(_adapter.AdapterError, match="version, 'git-6d828b9', does not begin with major.minor.patch"):
@@ -507,7 +507,7 @@ def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
 @full_only
 def test_a_pytorch_that_is_too_old_is_told_the_oldest(monkeypatch):
     import torch
-    from cachalot import _adapter
+    from cachalot._bindings import adapter as _adapter
 
     monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
     with pytest.raises(_adapter.AdapterError, match=r"no adapter for PyTorch 2\.9 .*; PyTorch 2\.10 is the oldest$"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import cachalot
 import pytest
 import world
-from cachalot import _simulation
+from cachalot._programs import simulation
 from test_simulate import COMMAND, own_environment
 
 pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
@@ -148,8 +148,8 @@ def test_options_of_runs_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_lists_stay_lists_unless_they_are_the_last() -> None:
-    assert _simulation._text_of([0, 1], is_last=False) == "0,1"
-    assert _simulation._text_of(range(2), is_last=False) == _simulation._text_of([1, 0], is_last=True) == "0..1"
+    assert simulation._text_of([0, 1], is_last=False) == "0,1"
+    assert simulation._text_of(range(2), is_last=False) == simulation._text_of([1, 0], is_last=True) == "0..1"
 
 
 ESTIMATED = """

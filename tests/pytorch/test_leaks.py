@@ -756,7 +756,7 @@ child = os.fork()
 if child == 0:
     def refuse(*arguments, **options):
         raise RuntimeError("the parent's detector was called")
-    cachalot._leaks.Plug.call = refuse
+    cachalot._leaks.leaks.Plug.call = refuse
     weight = torch.ones(1, requires_grad=True)
     weight.grad = torch.ones(1)
     torch.optim.SGD([weight]).step()

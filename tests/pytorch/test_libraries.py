@@ -21,7 +21,7 @@ def fresh(code):
 
 @pytest.fixture
 def heap():
-    from cachalot._libraries import LibraryHeap
+    from cachalot._heap.libraries import LibraryHeap
 
     return LibraryHeap("test")
 
@@ -97,7 +97,7 @@ def test_memory_that_another_stream_uses_comes_back_after_its_work(heap):
 
 
 def test_out_of_memory_is_the_librarys_own_error_with_the_whole_text():
-    from cachalot._libraries import LibraryHeap
+    from cachalot._heap.libraries import LibraryHeap
 
     class TooBig(Exception):
         pass
@@ -137,7 +137,7 @@ def test_nothing_is_taken_for_0_bytes_and_nothing_freed_at_address_0(heap):
 def test_torch_takes_the_heap_of_a_library_that_came_first():
     fresh(f"""
         import torch, cachalot
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
 
         def adds_up():
             rows = cachalot.library_usage()
@@ -160,7 +160,7 @@ def test_torch_takes_the_heap_of_a_library_that_came_first():
 def test_options_of_torch_and_of_a_library_must_agree():
     fresh("""
         import cachalot, torch
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
         LibraryHeap("test", "max_split_size_mb:64")
         try:
             cachalot.enable("max_split_size_mb:65")
@@ -176,7 +176,7 @@ def test_options_of_torch_and_of_a_library_must_agree():
 def test_a_process_without_torch_uses_the_heap_and_ends_well():
     fresh("""
         import sys, threading
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
         import cachalot
         heap = LibraryHeap("test")
         kept = heap.allocate(1000, 0)
@@ -194,7 +194,7 @@ def test_a_process_without_torch_uses_the_heap_and_ends_well():
 def test_a_forked_child_frees_nothing_and_has_no_usage():
     fresh("""
         import os, cachalot
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
         heap = LibraryHeap("test")
         address = heap.allocate(1000, 0)
         child = os.fork()
@@ -211,7 +211,7 @@ def test_without_caching_allocations_are_counted_and_their_bytes_as_torch_does_n
         import os
         os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
         import cachalot
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
         heap = LibraryHeap("test")
         heap.free(heap.allocate(1000, 0))
         (row,) = cachalot.library_usage()

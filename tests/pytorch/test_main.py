@@ -166,7 +166,7 @@ def test_a_word_that_names_no_file_is_the_commands_and_one_that_does_is_a_script
 
 @full_only
 def test_an_installation_without_the_command_says_so(monkeypatch, tmp_path, capsys):
-    from cachalot import _command
+    from cachalot._programs import command as _command
 
     monkeypatch.setattr(_command, "_candidates", lambda: iter([tmp_path / "cachalot", tmp_path]))
     (tmp_path / "cachalot").write_text("#!/bin/sh\n")  # a script of Python's installers is not taken for it
@@ -178,7 +178,7 @@ def test_an_installation_without_the_command_says_so(monkeypatch, tmp_path, caps
 
 @full_only
 def test_without_the_command_the_exit_code_is_2(tmp_path):
-    none = "import sys; from cachalot import _command, __main__; _command._candidates = lambda: iter(()); __main__.main()"
+    none = "import sys; from cachalot import __main__; __main__.command._candidates = lambda: iter(()); __main__.main()"
     ended = subprocess.run([sys.executable, "-c", none, "snapshot", "x.pickle"], capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 2 and "this installation has no `cachalot` command" in ended.stderr
     assert ended.stdout == "" and ended.stderr.count("\n") == 1
@@ -260,7 +260,7 @@ def test_forked_children_tell_nothing_and_the_exit_status_stays():
 
 @full_only
 def test_what_goes_wrong_at_the_end_is_not_the_programs_failure():
-    code = HELD + "import cachalot; cachalot._plug.Plug.json = None; import sys; sys.exit(0)"
+    code = HELD + "import cachalot; cachalot._bindings.plug.Plug.json = None; import sys; sys.exit(0)"
     process = cachalot("-c", code, CACHALOT_STATS="1")
     assert (process.returncode, process.stderr) == (0, "")
 

@@ -8,7 +8,7 @@ import torch
 from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, simulated, succeeds
 
 import cachalot
-from cachalot import _driver, _nvml
+from cachalot._bindings import driver, nvml
 
 pages_only = pytest.mark.skipif(not PAGES, reason="segments cannot sleep")
 
@@ -67,7 +67,7 @@ def test_what_sleeps_is_not_on_the_device():
 
 @not_native
 def test_libraries_and_tensor_pools_are_told_apart():
-    from cachalot._libraries import LibraryHeap
+    from cachalot._heap.libraries import LibraryHeap
 
     heap = LibraryHeap("numba")
     address = heap.allocate(8 * MiB, 0)
@@ -95,7 +95,7 @@ def test_pytorchs_own_allocator_has_a_row():
 
 @not_native
 def test_the_mempool_of_cudamallocasync_has_a_row():
-    device = _driver.DriverDevice(0)
+    device = driver.DriverDevice(0)
     out = run_python("""
         import ctypes
         stream = torch.cuda.Stream().cuda_stream
@@ -112,10 +112,10 @@ def test_the_mempool_of_cudamallocasync_has_a_row():
 def test_a_device_that_is_not_used_stays_unused():
     out = run_python("""
         import cachalot
-        from cachalot import _driver
+        from cachalot._bindings import driver
         torch.empty(1, device="cuda:0")
         made = cachalot.memory_report(1)
-        assert not _driver.DriverDevice(1).has_context()
+        assert not driver.DriverDevice(1).has_context()
         assert made.device == 1 and made.context_bytes == 0 and made.used_bytes == 0
         """)
     succeeds(out)
@@ -126,7 +126,7 @@ def test_works_without_torch_and_without_enable():
         import sys, cachalot
         before = cachalot.memory_report()
         assert before.cachalot_bytes == 0 and before.context_bytes == 0
-        from cachalot._libraries import LibraryHeap
+        from cachalot._heap.libraries import LibraryHeap
         LibraryHeap("warp").allocate(3 << 20, 0)
         made = cachalot.memory_report("cuda")
         assert made.libraries == {"warp": 3 << 20}, made.libraries
@@ -169,8 +169,8 @@ def test_nccl_is_asked_for_its_memory():
         assert sum(row.bytes or 0 for row in made.rows) == made.used_bytes
         assert made.row("nccl").name == "NCCL, communicators: 1"
         assert 0 < made.nccl_bytes < made.used_bytes
-        from cachalot import _nccl
-        _nccl._function = lambda: None
+        from cachalot._bindings import nccl
+        nccl._function = lambda: None
         older = cachalot.memory_report()
         assert older.nccl_bytes is None and "older than 2.29.7" in older.row("nccl").source
         assert older.context_bytes == made.context_bytes + made.nccl_bytes
@@ -182,7 +182,7 @@ def test_nccl_is_asked_for_its_memory():
 
 def test_what_a_container_hides_is_unexplained(monkeypatch):
     kept = bytes_on_gpu(4 * MiB)
-    monkeypatch.setattr(_nvml.NvmlDevice, "processes", lambda device: {1: 7 * MiB})
+    monkeypatch.setattr(nvml.NvmlDevice, "processes", lambda device: {1: 7 * MiB})
     made = report()
     assert made.context_bytes is None
     assert made.other_processes_bytes is None
@@ -192,8 +192,8 @@ def test_what_a_container_hides_is_unexplained(monkeypatch):
 
 
 def test_a_process_whose_memory_is_not_told_is_unexplained(monkeypatch):
-    seen = _nvml.NvmlDevice.processes
-    monkeypatch.setattr(_nvml.NvmlDevice, "processes", lambda device: seen(device) | {1: None})
+    seen = nvml.NvmlDevice.processes
+    monkeypatch.setattr(nvml.NvmlDevice, "processes", lambda device: seen(device) | {1: None})
     kept = bytes_on_gpu(4 * MiB)
     made = report()
     assert made.context_bytes is not None
@@ -203,10 +203,10 @@ def test_a_process_whose_memory_is_not_told_is_unexplained(monkeypatch):
 
 def test_without_nvml_cuda_is_asked(monkeypatch):
     def missing():
-        raise _nvml.NvmlError("NVML cannot be loaded: no such file")
+        raise nvml.NvmlError("NVML cannot be loaded: no such file")
 
     kept = bytes_on_gpu(4 * MiB)
-    monkeypatch.setattr(_nvml, "_library", missing)
+    monkeypatch.setattr(nvml, "_library", missing)
     made = report()
     free, total = torch.cuda.mem_get_info()
     assert (made.used_source, made.used_bytes, made.total_bytes) == ("cudaMemGetInfo", total - free, total)
@@ -217,10 +217,10 @@ def test_without_nvml_cuda_is_asked(monkeypatch):
 def test_without_nvml_an_unused_device_is_unknown():
     out = run_python("""
         import cachalot
-        from cachalot import _nvml
+        from cachalot._bindings import nvml
         def missing():
-            raise _nvml.NvmlError("none")
-        _nvml._library = missing
+            raise nvml.NvmlError("none")
+        nvml._library = missing
         made = cachalot.memory_report(1)
         assert made.used_bytes is None and made.unexplained_bytes is None and made.total_bytes > 0
         assert "unknown  in all" in str(made)
@@ -229,7 +229,7 @@ def test_without_nvml_an_unused_device_is_unknown():
 
 
 def test_an_integrated_gpu_is_noted(monkeypatch):
-    monkeypatch.setattr(_driver.DriverDevice, "is_integrated", lambda device: True)
+    monkeypatch.setattr(driver.DriverDevice, "is_integrated", lambda device: True)
     assert "note: the GPU shares the host's memory" in str(report())
 
 

@@ -331,8 +331,8 @@ def test_an_observer_is_told_of_a_refusal(library):
     succeeds(
         run_python(
             f"""
-            import ctypes, time, cachalot._plug
-            cachalot._plug.Plug()
+            import ctypes, time, cachalot._bindings.plug
+            cachalot._bindings.plug.Plug()
             observers = ctypes.CDLL({str(library)!r})
             torch.cuda.init()
             observers.attach_refusal_observer()

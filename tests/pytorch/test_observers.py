@@ -16,8 +16,8 @@ def library(tmp_path_factory):
 
 
 LOAD = """
-import ctypes, cachalot._plug
-cachalot._plug.Plug()
+import ctypes, cachalot._bindings.plug
+cachalot._bindings.plug.Plug()
 observers = ctypes.CDLL({library!r})
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, *_, OOM = range(9)
 """

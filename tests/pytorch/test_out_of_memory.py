@@ -238,7 +238,8 @@ def test_live_memory_is_named_by_library_where_others_than_pytorch_have_some():
     code = """
 from collections import namedtuple
 Usage = namedtuple("Usage", "library device live_bytes")
-cachalot.library_usage = lambda: (Usage("cupy", 0, 3 * MiB), Usage("cupy", 1, 9 * MiB), Usage("torch", 0, 5 * MiB))
+import cachalot._report.oom_report
+cachalot._report.oom_report.library_usage = lambda: (Usage("cupy", 0, 3 * MiB), Usage("cupy", 1, 9 * MiB), Usage("torch", 0, 5 * MiB))
 fails(20000)
 """
     lines = reported(code)
@@ -313,9 +314,9 @@ def test_the_snapshot_opens_and_the_text_has_every_line(tmp_path):
 
 def test_an_error_in_the_report_does_not_hide_that_memory_ran_out():
     code = """
-import cachalot._oom_report
+import cachalot._report.oom_report
 def broken(*_): raise ZeroDivisionError("planted")
-cachalot._oom_report.made = broken
+cachalot._report.oom_report.made = broken
 fails(20000)
 cachalot.on_out_of_memory(call=lambda report: 1 / 0)
 fails(20000)
@@ -328,9 +329,9 @@ fails(20000)
 @pytest.mark.parametrize("part", ["owners_of", "_lines", "_libraries", "outside_of", "_written"])
 def test_a_part_that_fails_leaves_the_others(part, tmp_path):
     code = f"""
-import cachalot._oom_report
+import cachalot._report.oom_report
 def broken(*_): raise ZeroDivisionError("planted")
-cachalot._oom_report.{part} = broken
+cachalot._report.oom_report.{part} = broken
 fails(20000)
 """
     lines = reported(code, on_oom=f"report,snapshot:{tmp_path}")
@@ -431,8 +432,8 @@ GiB = 1 << 30
 
 def modelled(segments=(), requested=4 * GiB, free=GiB, allowed=8 * GiB, outside=None, **failure):
     """The verdict on a device of 8 GiB."""
-    from cachalot._oom_cause import verdict_of
-    from cachalot._oom_facts import Facts, Failure, Outside, state_of
+    from cachalot._report.oom_cause import verdict_of
+    from cachalot._report.oom_facts import Facts, Failure, Outside, state_of
 
     failed = Failure(0, requested, requested, allowed, free, 8 * GiB, **failure)
     return verdict_of(Facts(failed, state_of(segments, failed, {}), outside or Outside(), {}, {}, {}))
@@ -459,7 +460,7 @@ def test_memory_that_waits_for_other_streams_is_named():
 
 
 def test_nccl_and_other_processes_are_told_apart_by_what_they_hold():
-    from cachalot._oom_facts import Outside
+    from cachalot._report.oom_facts import Outside
 
     nccl = Outside(5 * GiB, own_bytes=4 * GiB, other_bytes=GiB, has_nccl=True)
     assert modelled([LIVE], outside=nccl).cause == "NCCL"
@@ -489,7 +490,7 @@ def test_a_limit_is_not_blamed_for_what_does_not_fit_the_device_either():
 
 
 def test_a_report_of_many_rows_stays_within_forty_lines():
-    from cachalot._oom_report import Section, full_text, short_text
+    from cachalot._report.oom_report import Section, full_text, short_text
 
     sections = [Section(f"title {i}", [f"row {n}" for n in range(1000)], 30) for i in range(6)]
     text = short_text(["head"] * 6, sections, ["tail", "end"])
@@ -500,8 +501,8 @@ def test_a_report_of_many_rows_stays_within_forty_lines():
 
 def test_the_search_for_modules_ends_at_its_deadline():
     import torch
-    from cachalot._oom_facts import Blocks
-    from cachalot._oom_owners import UNKNOWN, owners_of
+    from cachalot._report.oom_facts import Blocks
+    from cachalot._report.oom_owners import UNKNOWN, owners_of
 
     model = torch.nn.Linear(100, 100).cuda()
     blocks = Blocks([(model.weight.data_ptr(), 40448)])
@@ -514,7 +515,7 @@ def test_the_search_for_modules_ends_at_its_deadline():
 def test_the_memory_of_a_wrapper_is_that_of_the_tensor_inside():
     """The wrapper is like DTensor."""
     import torch
-    from cachalot._oom_owners import _addresses
+    from cachalot._report.oom_owners import _addresses
 
     class Wrapper(torch.Tensor):
         @staticmethod

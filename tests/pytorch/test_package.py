@@ -71,10 +71,10 @@ def test_the_matrix_has_the_pythons_of_the_package():
 def test_the_matrix_has_the_pytorchs_that_adapters_are_made_for():
     import ast
 
-    from cachalot import _adapter
+    from cachalot._bindings import adapter
 
     rows = table("PyTorch")
-    assert [row[0] for row in rows] == _adapter.served_versions()
+    assert [row[0] for row in rows] == adapter.served_versions()
     tree = ast.parse((ROOT / "packaging" / "adapters.py").read_text())
     (versions,) = (
         ast.literal_eval(node.value)

@@ -230,7 +230,7 @@ def test_a_device_that_is_not_there_fails_the_test(run):
 
 
 def test_a_suite_without_marks_imports_nothing_and_prints_nothing(pytester):
-    pytester.makepyfile(test_it="import sys\ndef test_light():\n    assert not {'torch', 'ctypes', 'cachalot._test_memory'} & set(sys.modules)\n")
+    pytester.makepyfile(test_it="import sys\ndef test_light():\n    assert not {'torch', 'ctypes', 'cachalot._programs.memory_of_test'} & set(sys.modules)\n")
     plain = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q")
     with_plugin = pytester.runpytest_subprocess(*PLUGIN)
     with_plugin.assert_outcomes(passed=1)

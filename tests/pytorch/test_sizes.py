@@ -17,7 +17,7 @@ pytestmark = [world.full_only, world.not_pages]
     ],
 )  # fmt: skip
 def test_a_size_is_exact(size, count):
-    from cachalot._sizes import bytes_of
+    from cachalot._base.sizes import bytes_of
 
     assert bytes_of("limit", size) == count
 
@@ -27,7 +27,7 @@ def test_a_size_is_exact(size, count):
     ["1e5", "1e400", "inf", "nan", "-5", "", "1 EiB", "1_000", "0x10", "1.5.5 G", "1. G", 1.5, float("inf"), None, True, b"1", [1]],
 )
 def test_what_is_no_size_is_refused(size):
-    from cachalot._sizes import bytes_of
+    from cachalot._base.sizes import bytes_of
 
     with pytest.raises(ValueError, match="^limit is .*; it must be a number of bytes or a size such as '2 GiB' or '512M'$"):
         bytes_of("limit", size)
@@ -43,7 +43,7 @@ def test_what_is_no_size_is_refused(size):
     ids=itertools.count(),
 )
 def test_a_size_out_of_range_is_refused_in_one_short_line(size, limit):
-    from cachalot._sizes import bytes_of
+    from cachalot._base.sizes import bytes_of
 
     with pytest.raises(ValueError, match="^limit is [^\n]*; it must be a number of bytes or a size such as") as error:
         bytes_of("limit", size, least=1 << 20)

@@ -191,10 +191,10 @@ def succeeds(process):
 
 def compile_beside_the_plug(source, library):
     """Compiles C++ against torch, linked with the plug-in, which it loads. Returns the library's path."""
-    from cachalot import _adapter, _plug
+    from cachalot._bindings import adapter, plug
 
-    _plug.Plug()
-    _adapter._compile(source, library)
+    plug.Plug()
+    adapter._compile(source, library)
     return library
 
 

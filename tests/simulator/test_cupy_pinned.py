@@ -100,5 +100,5 @@ def test_a_process_ends_with_a_live_buffer(program):
 def test_without_cupy_it_says_what_to_install():
     program = "import sys; sys.modules['cupy'] = None; import cachalot; cachalot.enable_cupy_pinned()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    assert "cachalot._errors.EnableError: cupy cannot be imported" in done.stderr
+    assert "cachalot._base.errors.EnableError: cupy cannot be imported" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("Install it: pip install cupy-cuda13x")

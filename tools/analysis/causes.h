@@ -1,6 +1,6 @@
 // Why memory ran out. Each cause is tested by what would be there without it: cached memory is the cause if the request would have
 // been served had it been free in one piece; a limit, if the device had the memory; another process, if what it holds would have
-// been enough. The Python report of CACHALOT_ON_OOM (pytorch/cachalot/_oom_cause.py) asks the same of a living program.
+// been enough. The Python report of CACHALOT_ON_OOM (pytorch/cachalot/_report/oom_cause.py) asks the same of a living program.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,7 @@ import importlib
 import re
 from types import ModuleType
 
-from .._errors import EnableError
+from .._base.errors import EnableError
 
 
 def required(module: str, package: str, oldest: str = "") -> ModuleType:

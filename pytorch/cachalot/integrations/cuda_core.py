@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .._libraries import LibraryHeap
+from .._heap.libraries import LibraryHeap
 from . import required
 
 core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.2")  # from then on buffers know their stream

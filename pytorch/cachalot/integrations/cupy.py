@@ -6,9 +6,9 @@ import ctypes
 import importlib
 from typing import Any, NoReturn
 
-from .._errors import EnableError
-from .._libraries import LibraryHeap
-from .._plug import process_plug
+from .._base.errors import EnableError
+from .._bindings.plug import process_plug
+from .._heap.libraries import LibraryHeap
 from . import required
 
 _OLDEST = "13.0"

@@ -7,8 +7,8 @@ import functools
 import weakref
 from typing import Any
 
-from .._libraries import LibraryHeap
-from .._plug import process_plug
+from .._bindings.plug import process_plug
+from .._heap.libraries import LibraryHeap
 from . import required
 
 _PACKAGE = "'numba-cuda[cu13]'"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
-from .. import _driver
-from .._errors import EnableError
-from .._libraries import LibraryHeap
-from .._plug import process_plug
+from .._base.errors import EnableError
+from .._bindings import driver
+from .._bindings.plug import process_plug
+from .._heap.libraries import LibraryHeap
 
 _FUNCTIONS = ("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache")
 
@@ -20,7 +20,7 @@ class _Functions(ctypes.Structure):
 
 def options(device: int, config: str | None) -> dict[str, str]:
     """Implements cachalot.onnxruntime_options."""
-    _driver.require_device(device)
+    driver.require_device(device)
     heap = LibraryHeap("onnxruntime", config)
     plug = process_plug()
     plug.declare({"onnxruntime": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Functions))})

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import _driver
-from .._libraries import LibraryHeap
+from .._bindings import driver
+from .._heap.libraries import LibraryHeap
 from . import required
 
 _OLDEST = "25.12"  # the first whose streams have __cuda_stream__
@@ -22,8 +22,8 @@ _resources: dict[int, Any] = {}  # by device; RMM calls them as long as buffers 
 def enable(device: int | None, config: str | None) -> None:
     """Implements cachalot.enable_rmm."""
     rmm: Any = required("rmm", "rmm-cu13", _OLDEST)
-    _driver.require_device(device or 0)
-    devices = range(_driver.device_count()) if device is None else (device,)
+    driver.require_device(device or 0)
+    devices = range(driver.device_count()) if device is None else (device,)
     heap = LibraryHeap("rmm", config)
     for index in devices:
         if index not in _resources:

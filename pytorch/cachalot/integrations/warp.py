@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import Any
 
-from .._libraries import LibraryHeap
+from .._heap.libraries import LibraryHeap
 from . import required
 
 _OLDEST = "1.13"

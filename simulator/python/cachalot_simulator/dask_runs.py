@@ -29,7 +29,7 @@ def command_of_worker(version: str) -> str:
     import subprocess
 
     try:
-        from cachalot._command import find
+        from cachalot._programs.command import find
     except ImportError:
         command = os.environ.get("CACHALOT_COMMAND") or shutil.which("cachalot")
     else:

@@ -1,0 +1,139 @@
+"""Memory by its tag: which there is, and how it sleeps and wakes at the same addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, Union
+
+from .enabled import require_enabled
+
+if TYPE_CHECKING:
+    import torch
+
+    Sleeper = Union[str, torch.cuda.MemPool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """The memory of a tag on one device."""
+
+    tag: str
+    device: int
+    is_asleep: bool  # nothing can be allocated from it, nor used, until restore_physical
+    allocated_bytes: int  # of its live tensors' blocks, asleep or not
+    reserved_bytes: int  # held from the device
+    asleep_bytes: int  # given back to the device until restore_physical
+    requested_bytes: int = 0  # asked for by its live tensors, asleep or not
+
+
+@contextlib.contextmanager
+def region(tag: str) -> Generator[None, None, None]:
+    """Assigns the memory that this thread allocates within the block to `tag`, which can sleep as a whole.
+
+    Regions nest, and several threads may be in regions of one tag. Memory that other threads allocate meanwhile (for example
+    in backward passes) does not belong to it.
+
+    Raises:
+        RuntimeError: `tag` is empty.
+    """
+    import torch
+
+    plug = require_enabled().plug
+    torch.cuda.init()
+    plug.call("begin_tagged", tag.encode())
+    try:
+        yield
+    finally:
+        plug.call("end_tagged", tag.encode())
+
+
+def regions() -> tuple[Region, ...]:
+    """Returns the memory of each tag on each device, sorted by tag and device, without devices where a tag has none.
+
+    A tag exists from its first region to the end of the process.
+    """
+    import torch
+
+    plug = require_enabled().plug
+    if not torch.cuda.is_initialized():
+        return ()
+    names = [field.name for field in dataclasses.fields(Region)]
+    return tuple(Region(**{name: region[name] for name in names}) for region in plug.json("regions"))
+
+
+def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:
+    """Waits for the devices, then returns all memory of a tag (or of a torch.cuda.MemPool) to them.
+
+    Tensors keep their addresses and may be deleted. Until `restore_physical` they must not be used, and nothing can be allocated
+    from the tag. memory_reserved falls, memory_allocated does not. A tag that is asleep stays asleep.
+
+    Args:
+        of: a tag or a pool, or several, which go to sleep one after the other.
+        save: keep the content of live tensors in pinned host memory; otherwise it is lost.
+
+    Raises:
+        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed: then a
+            part may be asleep, and calling again continues.
+        torch.OutOfMemoryError: the host has too little memory to save to. The device is unchanged; devices before it sleep.
+        TypeError: `of` is neither a tag nor a pool nor several of them; nothing was done.
+    """
+    plug = require_enabled().plug
+    for sleeper in _sleepers(of):
+        plug.call("release_physical", *sleeper, int(save))
+
+
+def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
+    """Gives a sleeping tag or pool memory again, at the same addresses, with the saved content.
+
+    Args:
+        of: as in release_physical; several wake one after the other.
+
+    Raises:
+        RuntimeError: as from release_physical.
+        torch.OutOfMemoryError: a device has too little memory, although its cache was returned. It still sleeps; devices
+            before it are awake.
+        TypeError: as from release_physical.
+    """
+    plug = require_enabled().plug
+    for sleeper in _sleepers(of):
+        plug.call("restore_physical", *sleeper)
+
+
+@contextlib.contextmanager
+def contiguous() -> Generator[None, None, None]:
+    """Puts each allocation of this thread within the block into one physical handle, on the page heap as well.
+
+    For tensors that a network card registers (GPUDirect RDMA), or for importers that support only one handle. Tensors shared
+    by torch.multiprocessing do not need it, unless the receiver uses PyTorch's own allocator.
+
+    Raises:
+        EnableError: cachalot is not enabled.
+    """
+    plug = require_enabled().plug
+    before = plug.call("set_contiguous", 1)
+    try:
+        yield
+    finally:
+        plug.call("set_contiguous", before)
+
+
+def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, int]]:
+    """Returns the sleepers as the library takes them: a tag, or none and a pool's id."""
+    if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
+        return [_sleeper(of)]
+    return [_sleeper(each) for each in of]
+
+
+def _sleeper(of: object) -> tuple[bytes | None, int, int]:
+    if isinstance(of, str):
+        return of.encode(), 0, 0
+    pool: Any = of
+    try:
+        first, second = pool.id
+    except (AttributeError, TypeError):
+        raise TypeError(
+            f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"
+        ) from None
+    return None, first, second

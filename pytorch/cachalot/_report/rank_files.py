@@ -1,0 +1,254 @@
+"""Reports of ranks that die: files in the folder CACHALOT_REPORT_DIR, of each rank one in JSON and one to read.
+
+A thread writes them every CACHALOT_REPORT_SECONDS, so that a rank that is killed leaves a recent one, and when the process gets
+SIGTERM. They are written as well at exit and at an uncaught exception, by the thread that it happens in.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+from .._base.log import logger
+from .._base.whole_file import write_whole
+from .rank_report import DistributedReport, RankReport, own_report, report_of
+
+
+# A thread that works in intervals, and at once when the process gets SIGTERM, even while the main thread is in a C function.
+#
+# Python runs handlers of signals in the main thread, between two instructions: not while it waits for a GPU or for another rank.
+# But Python's own handler writes the signal's number to a file descriptor at once, and the thread reads that.
+
+
+class Termination:
+    """Calls `work` in intervals and `end("SIGTERM")` at the signal; then the signal takes its course.
+
+    A handler that the program has is called as before. Without one the process dies of the signal, as it would have.
+    Forked children have neither the thread nor the handler.
+    """
+
+    def __init__(self, work: Callable[[], None], end: Callable[[str], None], seconds: float) -> None:
+        self._work = work
+        self._end = end
+        self._seconds = seconds
+        self._process = os.getpid()
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._of_thread = threading.local()
+
+    def start(self) -> None:
+        """Starts the thread. Signals are noticed only if the main thread calls this."""
+        if threading.current_thread() is threading.main_thread():
+            self._watch_signals()
+        else:
+            logger().debug("cachalot: SIGTERM leaves no report, because cachalot.enable() was not called by the main thread")
+        threading.Thread(target=self._run, name="cachalot-reports", daemon=True).start()
+
+    def _watch_signals(self) -> None:
+        before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        if before != -1:  # another's, such as asyncio's
+            signal.set_wakeup_fd(before)
+            logger().debug("cachalot: SIGTERM leaves no report, because signal.set_wakeup_fd is in use")
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_signal)
+        # A signal to a child must not arrive at this process's pipe, which the child has until it is told otherwise.
+        os.register_at_fork(before=self._hold, after_in_parent=self._resume, after_in_child=self._forget)
+
+    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        """Runs in the main thread, if that comes to it; the thread ends the process."""
+
+    def _hold(self) -> None:
+        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _resume(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._of_thread.mask)
+
+    def _forget(self) -> None:
+        if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._resume()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._seconds
+        while os.getpid() == self._process:
+            select.select([self._pipe[0]], [], [], max(0.0, due - time.monotonic()))
+            if self._has_sigterm():
+                self._end("SIGTERM")
+                self._die_unless_handled()
+            if time.monotonic() >= due:
+                self._work()
+                due = time.monotonic() + self._seconds
+
+    def _has_sigterm(self) -> bool:
+        try:
+            return signal.SIGTERM in os.read(self._pipe[0], 4096)
+        except BlockingIOError:
+            return False
+
+    def _die_unless_handled(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            # signal.signal is for the main thread alone, which may not come back from C.
+            ctypes.CDLL(None).signal(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(0))
+            os.kill(self._process, signal.SIGTERM)
+
+
+_MOST_SITES = 5
+_SECONDS = 10.0
+_MOST_SECONDS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The environment's requests."""
+
+    folder: Path
+    seconds: float  # between two writes
+
+
+def asked_by_environment() -> Asked | None:
+    """Returns the folder and the interval; None without CACHALOT_REPORT_DIR. Makes the folder.
+
+    Raises:
+        ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is not a number of this range.
+    """
+    folder = os.environ.get("CACHALOT_REPORT_DIR", "")
+    text = os.environ.get("CACHALOT_REPORT_SECONDS", "") or str(_SECONDS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _MOST_SECONDS:
+        rule = f"it must be a number above 0, at most {_MOST_SECONDS}"
+        raise ValueError(f"environment variable CACHALOT_REPORT_SECONDS is {text!r}; {rule}")
+    if not folder:
+        return None
+    path = Path(folder).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"environment variable CACHALOT_REPORT_DIR is {folder!r}, which is no folder to write to: {error}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ValueError(f"environment variable CACHALOT_REPORT_DIR is {folder!r}, which this user cannot write to")
+    return Asked(path, seconds)
+
+
+def start(asked: Asked) -> None:
+    """Writes reports from now on, until the process ends. Forked children write none."""
+    _Writer(asked).start()
+
+
+class _Writer:
+    """Writes this process's report. Any thread may; the first report of an end is the last one."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._has_ended = False
+        self._written: RankReport | None = None
+
+    def start(self) -> None:
+        atexit.register(self.end, "exit")
+        previous = sys.excepthook
+
+        def tell(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+            self.end(_text_of(error))
+            previous(kind, error, trace)
+
+        sys.excepthook = tell
+        Termination(self.write, self.end, self._asked.seconds).start()
+
+    def end(self, how: str) -> None:
+        """Writes the last report: the figures first, since there may be little time, then with call stacks."""
+        self.write(how)
+        self.write(how, sites=True)
+        self._has_ended = True
+
+    def write(self, ended: str = "", *, sites: bool = False) -> None:
+        """Writes both files, if anything has changed. An error is for the log alone: the program goes on."""
+        if os.getpid() != self._process or self._has_ended:
+            return
+        with self._lock:
+            try:
+                self._write(ended, sites)
+            except Exception as error:
+                logger().debug("cachalot: no report in %s: %s", self._asked.folder, error)
+
+    def _write(self, ended: str, sites: bool) -> None:
+        report = dataclasses.replace(own_report(_rank(), _MOST_SITES, sites=sites), ended=ended)
+        if self._written is not None and _is_same(report, self._written):
+            return
+        if report.rank is None and report.device is None and not ended:
+            return  # a helper process
+        name = f"process-{report.process}" if report.rank is None else f"rank-{report.rank:05}"
+        write_whole(self._asked.folder / f"{name}.json", report.to_json().encode())
+        write_whole(self._asked.folder / f"{name}.txt", f"{report_of([report], _world_size())}\n".encode())
+        self._written = report
+
+
+def _is_same(one: RankReport, other: RankReport) -> bool:
+    return dataclasses.replace(one, time=0) == dataclasses.replace(other, time=0)
+
+
+def _text_of(error: BaseException) -> str:
+    first_line = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}"[:300]
+
+
+def _rank() -> int | None:
+    """The rank by torch.distributed, otherwise by the launcher's variable, which helper processes inherit and are not."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(dist.get_rank())
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() and multiprocessing.parent_process() is None else None
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "")
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(dist.get_world_size())
+    return int(text) if text.isdecimal() else 1
+
+
+def read(folder: Path) -> DistributedReport:
+    """Returns the report over the files of a folder. Ranks whose end is not in their file are named.
+
+    Raises:
+        ValueError: there are no reports, or a file is not a report.
+    """
+    paths = sorted([*folder.glob("rank-*.json"), *folder.glob("process-*.json")])
+    if not paths:
+        raise ValueError(f"{folder} has no reports (rank-*.json): CACHALOT_REPORT_DIR names the folder in which programs leave them")
+    ranks: list[RankReport] = []
+    for path in paths:
+        try:
+            ranks.append(RankReport.from_json(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    newest = max(rank.time for rank in ranks)
+    told = [_with_end(rank, newest) for rank in ranks]
+    numbers = [rank.rank for rank in told if rank.rank is not None]
+    return report_of(told, max(numbers) + 1 if numbers else len(told))
+
+
+def _with_end(rank: RankReport, newest: float) -> RankReport:
+    if rank.ended:
+        return rank
+    age = f"{newest - rank.time:.0f} s before the newest report"
+    note = f"no end is recorded, so it runs or was killed; these are its figures of {age}"
+    return dataclasses.replace(rank, note="; ".join(filter(None, (rank.note, note))))
