@@ -1,4 +1,5 @@
-"""No module of a Python package imports itself through others: imports within functions count, those for types alone do not.
+"""No module of a Python package imports itself through others, or from a room above its own: imports within functions count, those for
+types alone do not.
 
 usage: check_python_imports.py [FOLDER...], each a package; without one the packages of the repository
 """
@@ -13,6 +14,15 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = [SOURCE / "pytorch/cachalot", SOURCE / "simulator/python/cachalot_simulator"]
+
+# The rooms of each package, lowest first: a module imports from its own room and from lower ones. A line is a room: its folders, and "."
+# for the modules in the package's root.
+RANKS = {
+    "cachalot": ["_base", "_bindings", "_heap", "integrations", "_tensors", "_leaks", "_programs", "_report", "_start", "."],
+    "cachalot_simulator": [". compute"],
+}
+# The modules that a package has in its root, where its other modules have rooms.
+FACES = {"cachalot": {"__init__", "__main__", "_version", "numba", "pytest_plugin"}}
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -47,31 +57,60 @@ def names_imported(tree: ast.AST, package: str, folder: list[str]) -> Iterator[t
 
 
 def imports_of(package: Path) -> dict[str, set[str]]:
+    """The modules that each module imports, the package itself among them."""
     modules = modules_of(package)
     imports: dict[str, set[str]] = {}
     for name, file in modules.items():
         found = names_imported(ast.parse(file.read_text()), package.name, list(file.relative_to(package).parts[:-1]))
         others = {inner if (inner := f"{base}.{thing}".strip(".")) in modules else base for base, thing in found}
-        # The package itself looks its names up when they are asked for: taking one is no import of a module.
-        imports[name] = {other for other in others if other and other in modules and other != name}
+        imports[name] = {other for other in others if other in modules and other != name}
     return imports
 
 
 def circle_of(package: Path) -> list[str]:
     """Modules of which each imports the next, and the last the first; empty if there are none."""
     try:
-        TopologicalSorter(imports_of(package)).prepare()
+        # The package itself looks its names up when they are asked for: taking one is no import of a module.
+        TopologicalSorter({name: others - {""} for name, others in imports_of(package).items()}).prepare()
     except CycleError as error:
         return list(reversed(error.args[1]))
     return []
+
+
+def rank_in(rooms: list[str], folder: Path) -> int | None:
+    """The rank of a folder of the package, which may lie within a room's; None if it has no room."""
+    names = {str(outer) for outer in [folder, *folder.parents] if outer == folder or outer != Path()}
+    return next((rank for rank, room in enumerate(rooms) if names & set(room.split())), None)
+
+
+def broken_ranks(package: Path, rooms: list[str], face: set[str] | None = None) -> list[str]:
+    """A line for each import from a higher room, for each folder without a room, and for each module in the root beside the face."""
+    files = {name: file.relative_to(package) for name, file in modules_of(package).items()}
+    ranks = {name: rank_in(rooms, file.parent) for name, file in files.items()}
+    lines = [f"{file} lies in no room: give its folder a rank in check_python_imports.py" for name, file in files.items() if ranks[name] is None]
+    lines += [f"{file} lies in the root, which has the package's face alone ({', '.join(sorted(face))}): move it into a room"
+              for file in files.values() if face is not None and file.parent == Path() and file.stem not in face]
+    for name, others in imports_of(package).items():
+        own = ranks[name]
+        for other in sorted(others):
+            rank = ranks[other]
+            if own is not None and rank is not None and rank > own:
+                lines.append(f"{files[name]} (room {rooms[own]}) imports {files[other]} (room {rooms[rank]}): a module imports from its own "
+                             f"room and from lower ones")
+    return lines
 
 
 def main(folders: list[str]) -> int:
     failed = False
     for package in [Path(folder) for folder in folders] or PACKAGES:
         circle = circle_of(package)
-        failed |= bool(circle)
-        print(f"{package.name}: {' imports '.join(circle)}" if circle else f"{package.name}: {len(imports_of(package))} modules, no circle")
+        rooms = RANKS.get(package.name, [])
+        broken = broken_ranks(package, rooms, FACES.get(package.name)) if rooms else []
+        failed |= bool(circle or broken)
+        for line in broken + ([" imports ".join(circle)] if circle else []):
+            print(f"{package.name}: {line}")
+        if not circle and not broken:
+            print(f"{package.name}: {len(imports_of(package))} modules, rooms: {len(rooms)}, no circle, and no import from a higher room")
     return int(failed)
 
 
