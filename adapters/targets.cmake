@@ -12,7 +12,7 @@ set(CACHALOT_TENSORRT_INCLUDE "" CACHE PATH
 
 # A file set of its own, as nobody compiles all of them.
 cachalot_files(adapter_headers adapters/include/cachalot
-  caching_device_allocator.h caching_device_allocator_inline.h cub_environment.h nvtx.h tensorrt.h thrust.h)
+  caching_device_allocator.h cub_environment.h nvtx.h tensorrt.h thrust.h)
 target_sources(cachalot_core PUBLIC
   FILE_SET adapter_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/adapters/include FILES ${adapter_headers})
 set_target_properties(cachalot_core PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)

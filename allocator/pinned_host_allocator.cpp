@@ -15,7 +15,6 @@
 #include "base/format.h"
 #include "base/locks.h"
 #include "cachalot/device.h"
-#include "cachalot/pinned_memory_resource.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
 

@@ -13,9 +13,9 @@ if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
   list(APPEND without_wings device/no_simulated_devices.cpp)
 endif()
 if("diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
-  list(APPEND without_wings no_publisher.cpp)
+  list(APPEND without_wings no_diagnostics.cpp)
 endif()
-cachalot_files(either allocator ${with_cuda} ${without_cuda} device/no_simulated_devices.cpp no_publisher.cpp)  # listed, and not all built
+cachalot_files(either allocator ${with_cuda} ${without_cuda} device/no_simulated_devices.cpp no_diagnostics.cpp)  # listed, and not all built
 if(CACHALOT_HAS_CUDA)
   set(cuda_device ${with_cuda})
 else()
@@ -43,7 +43,6 @@ cachalot_static_library(core allocator
     base/version.cpp
 
     device/cuda_codes.cpp
-    device/kernels.cpp
     device/known_stream.cpp
     device/unified_memory.cpp
     ${cuda_device}
@@ -103,50 +102,26 @@ cachalot_static_library(core allocator
     groups/allocator_state.cpp
     groups/front.cpp
 
+    buffers.cpp
     caching_allocator.cpp
-    device_buffer.cpp
     pinned_host_allocator.cpp
     ${without_wings}
   HEADERS
-    allocation.h
-    allocator_figures.h
-    allocator_group.h
-    allocator_limits.h
-    allocator_observers.h
-    allocator_pools.h
-    allocator_settings.h
-    allocator_sharing.h
-    allocator_sleep.h
-    array_bytes.h
-    buffer.h
+    allocator_groups.h
+    buffers.h
     caching_allocator.h
     call_stack.h
-    change.h
     device.h
-    device_buffer.h
-    device_usage.h
     errors.h
-    history.h
-    host_device.h
-    kernels.h
-    memory_limit.h
+    events.h
     options.h
-    out_of_memory.h
-    pin_times.h
     pinned_host_allocator.h
-    pinned_memory_resource.h
-    pool_id.h
     private_pool.h
     require_cpp17.h
     same_version.h
-    shared_memory.h
-    slow_work.h
-    snapshot.h
     span.h
     stats.h
-    stream_check.h
-    version.h
-    watcher.h)
+    version.h)
 target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
 # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
 target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)
@@ -160,7 +135,7 @@ endif()
 # cachalot::cachalot, libcachalot.so: the C API and nothing else. It has the CUDA kernels for the allocator's guard. The version
 # script keeps in what hidden visibility lets out: instantiations of the standard library's templates.
 cachalot_files(c_library allocator c_api.cpp)
-cachalot_files(c_library_headers allocator/include/cachalot c_api.h version.h c_limits.h c_publish.h)
+cachalot_files(c_library_headers allocator/include/cachalot c_api.h version.h)
 add_library(cachalot SHARED ${c_library})
 add_library(cachalot::cachalot ALIAS cachalot)
 set_target_properties(cachalot PROPERTIES

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "bench/bench_main.h"
-#include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
 
 namespace cachalot::bench {

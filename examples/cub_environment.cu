@@ -3,7 +3,7 @@
 #include <cub/device/device_reduce.cuh>
 #include <vector>
 
-#include "cachalot/buffer.h"
+#include "cachalot/buffers.h"
 #include "cachalot/cub_environment.h"
 
 int main() {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cachalot/caching_allocator.h"
-#include "cachalot/out_of_memory.h"
+#include "cachalot/events.h"
 #include "cachalot/simulated_device.h"
 
 int main() {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "cachalot/buffer.h"
-#include "cachalot/pinned_memory_resource.h"
+#include "cachalot/buffers.h"
+#include "cachalot/pinned_host_allocator.h"
 #include "cachalot/simulated_device.h"
 
 namespace {

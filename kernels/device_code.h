@@ -13,8 +13,8 @@
 
 #include "cachalot/host_device.h"
 #include "cachalot/kernels.h"
-#include "device/pattern.h"
 #include "kernels/batch.h"
+#include "kernels/pattern.h"
 
 CACHALOT_BEGIN
 

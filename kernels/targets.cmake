@@ -1,10 +1,10 @@
-# cachalot::kernels, static: CUDA kernels (their host twins are in the core), slots that kernels take, scratch for CUB. The kernels
-# need cuda.h; without it there are the host twins alone. device_code.ptx is text in the library, and device_code.cu beside it that
+# cachalot::kernels, static: CUDA kernels and their host twins, slots that kernels take, scratch for CUB. The kernels need cuda.h;
+# without it there are the host twins alone. device_code.ptx is text in the library, and device_code.cu beside it that
 # of which it was made.
 
 cachalot_static_library(kernels kernels
-  SOURCES cub_scratch.cpp kernels_for.cpp slot_pool.cpp
-  HEADERS cub_scratch.h one_thread.h slot_pool.h slot_pool_view.h)
+  SOURCES cub_scratch.cpp host_kernels.cpp kernels_for.cpp slot_pool.cpp
+  HEADERS cub_scratch.h host_device.h kernels.h one_thread.h slot_pool.h slot_pool_view.h)
 cachalot_files(kernel_sources kernels cuda_kernels.cpp)
 cachalot_files(device_code kernels device_code.cu device_code.ptx)
 cachalot_files(cuda_headers kernels/include/cachalot slot_pool.cuh warp_group.cuh)  # for nvcc

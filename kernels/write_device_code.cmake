@@ -35,7 +35,7 @@ else()
 endif()
 
 execute_process(
-  COMMAND ${CLANG} ${flags} -I ${root} -I ${root}/allocator -I ${root}/allocator/include ${NAME}.cu -o ${made}
+  COMMAND ${CLANG} ${flags} -I ${root} -I ${root}/allocator -I ${root}/allocator/include -I ${root}/kernels/include ${NAME}.cu -o ${made}
   WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR} COMMAND_ERROR_IS_FATAL ANY)
 file(READ ${made} code)
 file(WRITE ${made} "${heading}${code}")

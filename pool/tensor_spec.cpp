@@ -1,11 +1,11 @@
-#include "cachalot/tensor_spec.h"
+#include "cachalot/tensor_pool.h"
 
 #include <algorithm>
 #include <array>
 
 #include "base/check.h"
 #include "base/format.h"
-#include "cachalot/out_of_memory.h"
+#include "cachalot/events.h"
 
 CACHALOT_BEGIN
 

@@ -58,11 +58,11 @@ endif()
 include(tests/soak/targets.cmake)
 cachalot_test(c_api NEEDS simulator/device C_LIBRARY GPU CUDART THREADS *
   SOURCES c_api_compiles.c c_api_gpu_test.cpp c_api_sharing_test.cpp c_api_test.cpp c_limits_test.cpp onnxruntime_test.cpp
-  WITH diagnostics c_publish_test.cpp)
+  WITH diagnostics c_guard_test.cpp c_publish_test.cpp)
 
 # ---- diagnostics/ ----------------------------------------------------------------------------------------------------
 
-cachalot_test(guard NEEDS simulator/device THREADS *Threads* SOURCES debug_test.cpp guard_test.cpp guard_world_test.cpp programs_test.cpp)
+cachalot_test(guard NEEDS diagnostics simulator/device THREADS *Threads* SOURCES debug_test.cpp guard_test.cpp guard_world_test.cpp programs_test.cpp)
 cachalot_test(leaks NEEDS simulator/device diagnostics THREADS * SOURCES leak_detector_test.cpp trend_test.cpp)
 # ThreadSanitizer knows no threads that begin in a child of fork.
 cachalot_test(live NEEDS simulator/device diagnostics THREADS *-*AForkedChild*:*WhenTheProcessExits

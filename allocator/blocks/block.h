@@ -17,8 +17,8 @@
 
 #include "base/host_memory.h"
 #include "base/metadata_memory.h"
-#include "cachalot/change.h"
 #include "cachalot/device.h"
+#include "cachalot/events.h"
 #include "device/known_stream.h"
 
 CACHALOT_BEGIN

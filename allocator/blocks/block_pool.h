@@ -19,7 +19,7 @@
 #include "base/host_memory.h"
 #include "blocks/bin.h"
 #include "blocks/block.h"
-#include "cachalot/pool_id.h"
+#include "cachalot/device.h"
 
 CACHALOT_BEGIN
 

@@ -1,7 +1,7 @@
 #include "device/known_stream.h"
 
 #include "base/check.h"
-#include "cachalot/stream_check.h"
+#include "cachalot/device.h"
 #include "device/cuda_codes.h"
 
 CACHALOT_BEGIN

@@ -1,6 +1,6 @@
 // The functions of CachingAllocator by group, in the order of its headers.
 
-#include "cachalot/allocator_settings.h"
+#include "cachalot/allocator_groups.h"
 
 #include <cmath>
 #include <limits>
@@ -11,12 +11,6 @@
 
 #include "base/check.h"
 #include "base/format.h"
-#include "cachalot/allocator_figures.h"
-#include "cachalot/allocator_limits.h"
-#include "cachalot/allocator_observers.h"
-#include "cachalot/allocator_pools.h"
-#include "cachalot/allocator_sharing.h"
-#include "cachalot/allocator_sleep.h"
 #include "cachalot/caching_allocator.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"

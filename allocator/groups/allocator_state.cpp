@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
-#include "cachalot/allocator_group.h"
+#include "cachalot/allocator_groups.h"
 
 CACHALOT_BEGIN
 

@@ -19,9 +19,9 @@
 #include "base/host_memory.h"
 #include "base/process.h"
 #include "blocks/page_map.h"
-#include "cachalot/allocator_group.h"
+#include "cachalot/allocator_groups.h"
+#include "cachalot/device.h"
 #include "cachalot/options.h"
-#include "cachalot/pool_id.h"
 #include "device_allocator.h"
 #include "groups/front.h"
 

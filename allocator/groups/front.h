@@ -22,7 +22,6 @@
 #include "blocks/page_map.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
-#include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
 #include "policy/torch_policy.h"
 

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
-#include "cachalot/out_of_memory.h"
+#include "cachalot/events.h"
 
 CACHALOT_BEGIN
 

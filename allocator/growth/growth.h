@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/host_memory.h"
-#include "cachalot/shared_memory.h"
+#include "cachalot/device.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/host_memory.h"
-#include "cachalot/shared_memory.h"
+#include "cachalot/device.h"
 #include "growth/growth.h"
 #include "growth/sharing.h"
 #include "heap/heap_state.h"

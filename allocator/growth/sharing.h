@@ -14,7 +14,7 @@
 #include "base/function_ref.h"
 #include "base/host_memory.h"
 #include "base/locks.h"
-#include "cachalot/shared_memory.h"
+#include "cachalot/device.h"
 #include "growth/growth.h"
 #include "growth/supply.h"
 #include "heap/heap_state.h"

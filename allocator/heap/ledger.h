@@ -16,7 +16,7 @@
 
 #include "base/locks.h"
 #include "blocks/block_pool.h"
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 #include "device/addresses.h"
 #include "observe/counters.h"
 

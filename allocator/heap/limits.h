@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/memory_limit.h"
-#include "cachalot/out_of_memory.h"
+#include "cachalot/events.h"
+#include "cachalot/options.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN

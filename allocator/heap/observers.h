@@ -14,10 +14,7 @@
 #include "base/locks.h"
 #include "blocks/block.h"
 #include "cachalot/call_stack.h"
-#include "cachalot/change.h"
-#include "cachalot/history.h"
-#include "cachalot/slow_work.h"
-#include "cachalot/watcher.h"
+#include "cachalot/events.h"
 
 CACHALOT_BEGIN
 

@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/device_usage.h"
 #include "cachalot/private_pool.h"
-#include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 #include "growth/growth.h"
 #include "growth/sleeping_pools.h"

@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "base/thread_local_state.h"
-#include "cachalot/pool_id.h"
+#include "cachalot/device.h"
 #include "cachalot/stats.h"
 
 CACHALOT_BEGIN

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/json_writer.h"
-#include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 #include "policy/options_without_effect.h"
 

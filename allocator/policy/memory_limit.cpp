@@ -1,4 +1,4 @@
-#include "cachalot/memory_limit.h"
+#include "cachalot/options.h"
 
 #include <algorithm>
 #include <optional>

@@ -7,8 +7,8 @@
 #include <cstddef>
 
 #include "base/bytes.h"
+#include "cachalot/device.h"
 #include "cachalot/options.h"
-#include "cachalot/pool_id.h"
 
 CACHALOT_BEGIN
 

@@ -17,8 +17,7 @@
 #include "base/json_writer.h"
 #include "base/locks.h"
 #include "base/process.h"
-#include "cachalot/allocation_track.h"
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 #include "diagnostics/leaks/trend.h"
 
 CACHALOT_BEGIN

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "examples/async_transfer/work.h"
 #include "examples/common/cuda.h"
 

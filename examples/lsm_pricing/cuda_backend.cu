@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "cachalot/cub_scratch.h"
 #include "examples/common/cuda.h"
 #include "examples/lsm_pricing/cuda_backend.h"

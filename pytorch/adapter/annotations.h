@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 
 namespace cachalot::torch_adapter {
 

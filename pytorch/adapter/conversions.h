@@ -17,11 +17,10 @@
 #include <vector>
 
 #include "adapter/annotations.h"
+#include "cachalot/device.h"
 #include "cachalot/errors.h"
-#include "cachalot/history.h"
+#include "cachalot/events.h"
 #include "cachalot/options.h"
-#include "cachalot/pool_id.h"
-#include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 
 namespace cachalot::torch_adapter {

@@ -18,7 +18,7 @@
 
 #include "adapter/conversions.h"
 #include "adapter/ipc_bytes.h"
-#include "cachalot/shared_memory.h"
+#include "cachalot/device.h"
 #include "plug.h"
 
 namespace cachalot::torch_adapter {

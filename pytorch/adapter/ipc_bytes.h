@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "cachalot/device.h"
 #include "cachalot/errors.h"
-#include "cachalot/shared_memory.h"
 
 namespace cachalot::torch_adapter {
 

@@ -16,8 +16,8 @@
 
 #include "base/check.h"
 #include "base/process.h"
+#include "cachalot/device.h"
 #include "cachalot/pinned_host_allocator.h"
-#include "cachalot/pool_id.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/host_plug.h"

@@ -6,10 +6,9 @@
 
 // An adapter is compiled with these headers, and linked with nothing of the library's.
 #define CACHALOT_WITHOUT_LIBRARY
-#include "cachalot/history.h"
-#include "cachalot/pin_times.h"
-#include "cachalot/pool_id.h"
-#include "cachalot/snapshot.h"
+#include "cachalot/device.h"
+#include "cachalot/events.h"
+#include "cachalot/pinned_host_allocator.h"
 #include "cachalot/stats.h"
 
 namespace cachalot {

@@ -1,4 +1,4 @@
-// Leak detectors and allocation tracks (leak_detector.h, allocation_track.h) of the process's allocator, for ctypes. Each is
+// Leak detectors and allocation tracks (leak_detector.h) of the process's allocator, for ctypes. Each is
 // known by its number, from 1 on, until it is ended.
 //
 // Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. An invalid number is the caller's mistake. Thread-safe.
@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/process.h"
-#include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"

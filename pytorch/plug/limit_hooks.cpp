@@ -1,4 +1,4 @@
-// Limits of the process's allocator at run time (allocator_limits.h), for the Python package, by ctypes.
+// Limits of the process's allocator at run time (AllocatorLimits), for the Python package, by ctypes.
 //
 // Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. Thread-safe. To be called without Python's lock (GIL): trim
 // and reserve call the driver, and the soft limit's function takes the lock.
@@ -65,7 +65,7 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// `limit` is a text of memory_limit.h.
+// `limit` is a text of MemoryLimit (options.h).
 CACHALOT_EXPORT int cachalot_plug_set_limit(const char* limit, int device, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return process_allocator().set_limit(limit_of(limit), device), 0; });
 }

@@ -10,7 +10,7 @@
 #include "pytorch/plug/process.h"
 #include "pytorch/plug/python_api.h"
 
-// CachalotOutOfMemory is an OutOfMemoryReport (out_of_memory.h), or what is known of a refusal by throw_on_cudamalloc_oom.
+// CachalotOutOfMemory is an OutOfMemoryReport (events.h), or what is known of a refusal by throw_on_cudamalloc_oom.
 struct CachalotOutOfMemory {
   int device;
   int is_refusal;

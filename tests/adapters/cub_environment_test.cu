@@ -5,7 +5,7 @@
 #include <cub/device/device_reduce.cuh>
 #include <memory>
 
-#include "cachalot/buffer.h"
+#include "cachalot/buffers.h"
 #include "cachalot/cub_environment.h"
 #include "cachalot/simulated_device.h"
 

@@ -1,5 +1,5 @@
 // Arrays and single values in device memory, and owners of arrays.
-#include "cachalot/buffer.h"
+#include "cachalot/buffers.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cachalot/allocation.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {

@@ -1,5 +1,5 @@
 // Buffers of bytes: sizes, moves, streams, copies, and what they refuse.
-#include "cachalot/device_buffer.h"
+#include "cachalot/buffers.h"
 
 #include <gtest/gtest.h>
 

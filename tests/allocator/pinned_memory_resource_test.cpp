@@ -1,5 +1,5 @@
 // Containers of std::pmr in pinned host memory.
-#include "cachalot/pinned_memory_resource.h"
+#include "cachalot/pinned_host_allocator.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/slow_work.h"
+#include "cachalot/events.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {

@@ -1,4 +1,4 @@
-#include "cachalot/c_publish.h"
+#include "cachalot/c_api.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cachalot/device.h"
-#include "cachalot/pool_id.h"
 
 namespace cachalot {
 

@@ -8,6 +8,7 @@
 
 #include "cachalot/caching_allocator.h"
 #include "cachalot/cub_scratch.h"
+#include "cachalot/kernels.h"
 #include "cachalot/leak_detector.h"
 #include "cachalot/pool_set.h"
 #include "cachalot/simulated_device.h"

@@ -6,7 +6,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "cachalot/allocation_track.h"
 #include "cachalot/cub_scratch.h"
 #include "cachalot/dlpack.h"
 #include "cachalot/guard.h"

@@ -144,10 +144,9 @@ OTHERS = {
 }
 
 HEADERS = {
-    "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_*.h"],
+    "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_groups.h"],
     "Plug": ["pytorch/plug/plug.h"],
-    "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h",
-              "allocator/include/cachalot/c_publish.h"],
+    "C API": ["allocator/include/cachalot/c_api.h"],
     "hooks": ["pytorch/plug/hooks.h", "pytorch/plug/limit_hooks.cpp"],
 }
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "device/pattern.h"
 #include "kernels/batch.h"
 #include "kernels/cuda_kernels.h"
+#include "kernels/pattern.h"
 #include "tests/kernels/subject.h"
 #include "tests/scale.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "device/pattern.h"
+#include "kernels/pattern.h"
 #include "tests/allocator/testing.h"
 #include "tests/kernels/subject.h"
 

@@ -2,18 +2,12 @@
 # the paths in it, folders with a slash at the end. The longest path that matches a file decides.
 
 set(layers
-  "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
-  "0 allocator/include/cachalot/call_stack.h"
-  "0 allocator/include/cachalot/host_device.h allocator/include/cachalot/require_cpp17.h"
-  "0 allocator/include/cachalot/span.h        allocator/include/cachalot/version.h"
-  "0 allocator/include/cachalot/array_bytes.h allocator/include/cachalot/same_version.h"
+  "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/call_stack.h"
+  "0 allocator/include/cachalot/require_cpp17.h  allocator/include/cachalot/same_version.h"
+  "0 allocator/include/cachalot/span.h           allocator/include/cachalot/version.h"
   "1 allocator/device/            allocator/include/cachalot/device.h"
-  "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
-  "1                              allocator/include/cachalot/stream_check.h"
-  "1                              allocator/include/cachalot/pin_times.h"
-  # change.h is a plain value that every layer above may name.
-  "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
-  "2 allocator/include/cachalot/memory_limit.h"
+  # events.h has plain values that every layer above may name.
+  "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/events.h"
   # The simulated device and, over it, the simulated CUDA runtime stand beside the allocator.
   "2.1 simulator/device/"
   "2.21 simulator/include/"
@@ -27,36 +21,24 @@ set(layers
   "3 allocator/blocks/"
   "4 allocator/segments/"
   "5 allocator/pages/"
-  "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
-  "5                              allocator/include/cachalot/snapshot.h allocator/include/cachalot/watcher.h"
-  "5                              allocator/include/cachalot/slow_work.h"
-  "5 allocator/include/cachalot/device_usage.h"
+  "5 allocator/observe/           allocator/include/cachalot/stats.h"
   "6 allocator/caches/"
-  "7 allocator/heap/              allocator/include/cachalot/out_of_memory.h"
-  "7                              allocator/include/cachalot/private_pool.h"
+  "7 allocator/heap/              allocator/include/cachalot/private_pool.h"
   "8 allocator/growth/"
   "9 allocator/inspection/"
   "10 allocator/fast_path.h       allocator/fast_path.cpp"
   "11 allocator/device_allocator.h       allocator/device_allocator.cpp"
-  "12 allocator/groups/"
-  "12 allocator/include/cachalot/allocator_figures.h    allocator/include/cachalot/allocator_group.h"
-  "12 allocator/include/cachalot/allocator_observers.h"
-  "12 allocator/include/cachalot/allocator_pools.h      allocator/include/cachalot/allocator_settings.h"
-  "12 allocator/include/cachalot/allocator_sharing.h    allocator/include/cachalot/allocator_sleep.h"
-  "12 allocator/include/cachalot/allocator_limits.h"
+  "12 allocator/groups/           allocator/include/cachalot/allocator_groups.h"
   "12 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
-  "13 allocator/include/cachalot/pinned_memory_resource.h"
-  "13 allocator/device_buffer.cpp          allocator/include/cachalot/device_buffer.h"
-  "13 allocator/include/cachalot/buffer.h  allocator/include/cachalot/allocation.h"
-  "13 diagnostics/"
+  "13 allocator/buffers.cpp       allocator/include/cachalot/buffers.h"
   "13 pool/"
   "13 kernels/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
-  "13 allocator/process_publisher.h           allocator/no_publisher.cpp"
-  "13 allocator/include/cachalot/c_limits.h    allocator/include/cachalot/c_publish.h"
+  "13 allocator/process_diagnostics.h           allocator/no_diagnostics.cpp"
+  "13.1 diagnostics/"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
-  "13 pytorch/plug/               pytorch/cachalot/"
+  "13.2 pytorch/plug/             pytorch/cachalot/"
   "14 pytorch/adapter/"
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
   "14 adapters/"
@@ -80,7 +62,7 @@ set(support
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/simulated_devices.h
-  allocator/process_publisher.h
+  allocator/process_diagnostics.h
   allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
   # The guard stands before the heaps and uses their parts.
   allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/device_allocator.h

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "cachalot/allocation_track.h"
 #include "cachalot/guard.h"
 #include "cachalot/simulated_device.h"
 
@@ -31,7 +30,8 @@ constexpr std::size_t kKiB = 1024;
 
 class World {
  public:
-  explicit World(std::string_view options = "") : allocator({device}, cachalot::parse_options(options), cachalot::guard_factory()) {}
+  explicit World(std::string_view options = "")
+      : allocator({device}, cachalot::parse_options(options), cachalot::guard_factory()) {}
   ~World() {
     EXPECT_EQ(allocator.validate(), "");
     for (void* block : kept) allocator.deallocate(block);

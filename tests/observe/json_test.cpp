@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 #include "cachalot/options.h"
-#include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 
 namespace cachalot {

@@ -3,9 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "cachalot/buffer.h"
+#include "cachalot/buffers.h"
 #include "cachalot/caching_allocator.h"
-#include "cachalot/pinned_memory_resource.h"
+#include "cachalot/pinned_host_allocator.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/version.h"
 

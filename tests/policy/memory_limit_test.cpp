@@ -1,4 +1,4 @@
-#include "cachalot/memory_limit.h"
+#include "cachalot/options.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
-#include "cachalot/options.h"
 
 namespace cachalot {
 namespace {

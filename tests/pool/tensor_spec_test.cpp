@@ -1,5 +1,5 @@
 // Specs: their bytes, their names, and invalid ones.
-#include "cachalot/tensor_spec.h"
+#include "cachalot/tensor_pool.h"
 
 #include <gtest/gtest.h>
 

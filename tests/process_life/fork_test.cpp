@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "cachalot/allocation_track.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/cub_scratch.h"
 #include "cachalot/guard.h"

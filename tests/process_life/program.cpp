@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "cachalot/tensor_spec.h"
+#include "cachalot/tensor_pool.h"
 
 namespace cachalot {
 

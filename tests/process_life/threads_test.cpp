@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "cachalot/pool_set.h"
 #include "cachalot/tensor_pool.h"
 #include "tests/allocator/testing.h"

@@ -18,7 +18,6 @@
 
 #include "cachalot/device.h"
 #include "cachalot/options.h"
-#include "cachalot/pool_id.h"
 #include "cachalot/stats.h"
 
 namespace cachalot {

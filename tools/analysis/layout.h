@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 #include "cachalot/options.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "cachalot/pool_id.h"
+#include "cachalot/device.h"
 #include "tools/analysis/sites.h"
 #include "tools/base/quoted.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cachalot/pool_id.h"
+#include "cachalot/device.h"
 #include "tools/base/seeded_hash.h"
 
 namespace cachalot::tools {

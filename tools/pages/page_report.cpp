@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cachalot/change.h"
+#include "cachalot/events.h"
 #include "cachalot/version.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/sites.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "cachalot/device_timing.h"
+#include "cachalot/simulated_device.h"
 #include "policy/torch_policy.h"
 
 namespace cachalot::tools {

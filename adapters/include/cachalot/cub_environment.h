@@ -16,7 +16,7 @@
 #include <stdexcept>
 
 #include "cachalot/caching_allocator.h"
-#include "cachalot/stream_check.h"
+#include "cachalot/device.h"
 
 CACHALOT_BEGIN_API
 

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "cachalot/caching_allocator.h"
+#include "cachalot/device.h"
 #include "cachalot/resource_calls.h"
-#include "cachalot/stream_check.h"
 
 CACHALOT_BEGIN_API
 

@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "cachalot/array_bytes.h"
+#include "cachalot/buffers.h"
 #include "cachalot/caching_allocator.h"
-#include "cachalot/stream_check.h"
+#include "cachalot/device.h"
 
 CACHALOT_BEGIN_API
 

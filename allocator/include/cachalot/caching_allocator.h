@@ -8,28 +8,14 @@
 #include <memory>
 #include <vector>
 
-#include "cachalot/allocator_figures.h"
-#include "cachalot/allocator_limits.h"
-#include "cachalot/allocator_observers.h"
-#include "cachalot/allocator_pools.h"
-#include "cachalot/allocator_settings.h"
-#include "cachalot/allocator_sharing.h"
-#include "cachalot/allocator_sleep.h"
-#include "cachalot/change.h"
+#include "cachalot/allocator_groups.h"
 #include "cachalot/device.h"  // cuda_devices(), too
 #include "cachalot/errors.h"
-#include "cachalot/history.h"
-#include "cachalot/kernels.h"
-#include "cachalot/memory_limit.h"
+#include "cachalot/events.h"
 #include "cachalot/options.h"
-#include "cachalot/out_of_memory.h"
-#include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
 #include "cachalot/same_version.h"
-#include "cachalot/shared_memory.h"
-#include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
-#include "cachalot/watcher.h"
 
 CACHALOT_BEGIN_API
 

@@ -1,5 +1,6 @@
 /// @file
-/// The interface to a device: everything that the allocator asks of a GPU.
+/// Devices: what an allocator asks of a GPU, and the names that both use: streams, pools, shared
+/// memory.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -11,6 +12,46 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+CACHALOT_BEGIN_API
+
+/// A PoolId names a private pool, as PyTorch's MempoolId_t does.
+///
+/// - {0, 0} is the default pool.
+/// - {n, 0} is the private pool of a CUDA graph (PyTorch's graph_pool_handle).
+/// - {0, n} is a MemPool of the user.
+/// - {n, n} is the pool of the n-th tag (CachingAllocator::begin_tagged).
+struct PoolId {
+  std::uint64_t first = 0;   ///< MempoolId_t's first number
+  std::uint64_t second = 0;  ///< MempoolId_t's second number
+  /// Returns true for the default pool, {0, 0}.
+  bool is_default() const { return first == 0 && second == 0; }
+
+  /// Compares both numbers; ids are ordered by `first`, then by `second`.
+  friend constexpr bool operator==(const PoolId& a, const PoolId& b) {
+    return a.first == b.first && a.second == b.second;
+  }
+  /// Returns !(a == b).
+  friend constexpr bool operator!=(const PoolId& a, const PoolId& b) { return !(a == b); }
+  /// Returns true if `a` is ordered before `b`.
+  friend constexpr bool operator<(const PoolId& a, const PoolId& b) {
+    return a.first != b.first ? a.first < b.first : a.second < b.second;
+  }
+  /// Returns b < a.
+  friend constexpr bool operator>(const PoolId& a, const PoolId& b) { return b < a; }
+  /// Returns !(b < a).
+  friend constexpr bool operator<=(const PoolId& a, const PoolId& b) { return !(b < a); }
+  /// Returns !(a < b).
+  friend constexpr bool operator>=(const PoolId& a, const PoolId& b) { return !(a < b); }
+};
+
+/// The size class of a block.
+enum class PoolKind : std::uint8_t {
+  small,  ///< blocks of up to 1 MiB
+  large,  ///< blocks above 1 MiB
+};
+
+CACHALOT_END_API
 
 // CUDA's own handle types, so that a Stream is a cudaStream_t with or without a toolkit.
 struct CUstream_st;
@@ -253,5 +294,30 @@ class Device {
 /// GPU or no driver, and if cachalot was built without cuda.h.
 /// Throws CudaError for any other failure.
 std::vector<std::shared_ptr<Device>> cuda_devices();
+
+/// A SharedMemory describes an allocation for other processes: CachingAllocator::share makes it,
+/// and CachingAllocator::open_shared of another process takes it.
+///
+/// Over heap:segments it names the segment (the cudaMalloc) that holds the allocation. Over
+/// heap:pages it names the handles behind the allocation, which the other process maps whole and
+/// one after the other.
+struct SharedMemory {
+  /// A Handle names one piece of physical memory.
+  struct Handle {
+    ShareableHandle shared;  ///< the handle that the other process imports
+    std::size_t bytes = 0;   ///< of the whole handle; a multiple of the device's page
+    /// The export's number; unique in the process, while descriptors are reused.
+    std::uint32_t number = 0;
+  };
+  std::vector<Handle> handles;  ///< in address order; empty: `segment` is valid
+  IpcHandle segment;            ///< of the segment, if `handles` is empty
+  std::size_t offset = 0;       ///< from the start of the segment or first handle to the allocation
+  std::size_t bytes = 0;        ///< of the allocation
+};
+
+/// Throws InvalidArgument, which names stream and device, if `stream` is a stream of another
+/// device.
+/// Requires: the stream exists. Cost: nanoseconds.
+void require_stream_of_device(Device& device, Stream stream);
 
 CACHALOT_END_API

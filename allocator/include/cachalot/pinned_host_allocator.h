@@ -1,17 +1,38 @@
 /// @file
-/// The caching allocator of pinned host memory.
+/// Pinned host memory: its allocator, the times of pinning, and a std::pmr memory resource.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <memory_resource>
 
 #include "cachalot/caching_allocator.h"
-#include "cachalot/pin_times.h"
 
 CACHALOT_BEGIN_API
+
+/// CallTimes say how often a call was made and how long it took, in microseconds.
+struct CallTimes {
+  std::int64_t count = 0;     ///< calls since the start or reset_accumulated_stats
+  std::int64_t total_us = 0;  ///< their sum since the start or reset_accumulated_stats
+  std::int64_t min_us = 0;    ///< the shortest since the start or reset_peak_stats; 0: none yet
+  std::int64_t max_us = 0;    ///< the longest since the start or reset_peak_stats
+};
+
+/// PinTimes are the times of a PinnedHostAllocator's calls to the system.
+struct PinTimes {
+  CallTimes pin;    ///< calls that got pinned memory (cuMemHostAlloc)
+  CallTimes unpin;  ///< calls that gave it back (cuMemFreeHost)
+
+  static constexpr std::size_t kSizes = 64;  ///< entries of pins_by_size
+  /// Counts calls that got pinned memory, by size: entry i counts those of more than 2^(i-1) and at
+  /// most 2^i bytes, since the start or reset_accumulated_stats.
+  std::array<std::int64_t, kSizes> pins_by_size{};
+};
 
 class PinTimer;
 
@@ -92,6 +113,41 @@ class PinnedHostAllocator {
   const std::shared_ptr<PinTimer> timer_;
   std::unique_ptr<CachingAllocator> cache_;
   std::atomic<std::size_t> limit_{Options::kUnlimited};
+};
+
+/// A PinnedMemoryResource gives containers of std::pmr pinned host memory, which asynchronous
+/// copies to and from a GPU need.
+///
+///     cachalot::PinnedHostAllocator host(cachalot::cuda_devices().at(0));
+///     cachalot::PinnedMemoryResource pinned(host);
+///     std::pmr::vector<float> batch(1024, &pinned);
+///     cudaMemcpyAsync(to, batch.data(), bytes, cudaMemcpyHostToDevice, stream);
+///     host.record_stream(batch.data(), stream);  // batch may go at once
+///
+/// Device memory has no such resource: the containers write to their memory on the host.
+///
+/// Equality: two resources are equal if they have the same allocator.
+/// Lifetime: a container may be destroyed after the allocator (as at the exit of the process); its
+/// memory went back with the allocator. It must not outlive the resource.
+/// Requires: no stream that is recorded on a container's memory captures a graph when the container
+/// frees that memory; the process ends if one does, because a container's free cannot fail.
+/// Thread safety: every method may be called from any thread at any time.
+class PinnedMemoryResource final : public std::pmr::memory_resource {
+ public:
+  /// Makes a resource of memory of `host`.
+  explicit PinnedMemoryResource(PinnedHostAllocator& host)
+      : host_(&host), life_(host.cache().life()) {}
+  /// Returns the allocator.
+  PinnedHostAllocator& host() const { return *host_; }
+
+ private:
+  // Throws InvalidArgument for an alignment above 512 or that is no power of two; OutOfMemory.
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override;
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override;
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
+
+  PinnedHostAllocator* host_;
+  std::weak_ptr<const void> life_;  // of the allocator
 };
 
 CACHALOT_END_API

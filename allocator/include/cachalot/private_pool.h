@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cachalot/device.h"
-#include "cachalot/pool_id.h"
 
 CACHALOT_BEGIN_API
 

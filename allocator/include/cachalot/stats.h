@@ -1,5 +1,5 @@
 /// @file
-/// The statistics of one device's memory.
+/// The statistics of one device's memory, the memory of its pools, and snapshots.
 ///
 /// Names and meanings are those of torch.cuda.memory_stats (PyTorch 2.11). Fragmentation adds the
 /// figures that PyTorch does not have. All types are plain values.
@@ -12,8 +12,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
-#include "cachalot/pool_id.h"
+#include "cachalot/device.h"
+#include "cachalot/events.h"
+#include "cachalot/options.h"
 
 CACHALOT_BEGIN_API
 
@@ -114,5 +117,79 @@ struct Fragmentation {
 std::string to_json(const DeviceStats& stats);
 /// Returns a JSON object with the members' names as keys.
 std::string to_json(const Fragmentation& fragmentation);
+
+/// A PoolUsage describes the memory of one pool on one device. Sizes are in bytes.
+struct PoolUsage {
+  PoolId pool;                         ///< the pool; the default id for the default pool
+  std::string tag;                     ///< the name of the tag whose pool this is, or ""
+  bool is_asleep = false;              ///< true between release_physical and restore_physical
+  std::size_t reserved_bytes = 0;      ///< held from the device
+  std::size_t free_bytes = 0;          ///< of those, cached in free blocks; 0 while it is asleep
+  std::size_t free_blocks = 0;         ///< number of free blocks; 0 while it is asleep
+  std::size_t largest_free_bytes = 0;  ///< of the largest free block
+  std::size_t asleep_bytes = 0;        ///< given back to the device until restore_physical
+
+  /// Returns the bytes of reserved memory that is in no free block: that of live allocations, of
+  /// blocks that wait for other streams, and of blocks that thread caches hold.
+  std::size_t used_bytes() const {
+    return reserved_bytes > free_bytes ? reserved_bytes - free_bytes : 0;
+  }
+};
+
+/// A DeviceUsage has the statistics of one device and the memory of its pools, all of one moment.
+struct DeviceUsage {
+  DeviceStats stats;                    ///< PyTorch's statistics
+  std::int64_t num_oom_rejections = 0;  ///< as in AddedStats
+  /// The default pool first, then each private pool in the order of its id.
+  std::vector<PoolUsage> pools;
+};
+
+/// A BlockSnapshot describes one block of a segment.
+/// Names and states are those of torch.cuda.memory_snapshot (PyTorch 2.11).
+struct BlockSnapshot {
+  /// The state of a block.
+  enum class State : std::uint8_t {
+    active_allocated,     ///< allocated
+    active_pending_free,  ///< freed; other streams may still use it
+    inactive,             ///< free
+  };
+  Address address = 0;   ///< where the block begins
+  std::size_t size = 0;  ///< bytes of the block
+  /// Bytes that were asked for; of an inactive block, in its last use.
+  std::size_t requested_size = 0;
+  State state = State::inactive;  ///< allocated, waiting or free
+  Context context;                ///< where it was allocated, if recorded
+};
+
+/// A SegmentSnapshot describes one segment and its blocks.
+/// Invariant: `blocks` tile the segment.
+struct SegmentSnapshot {
+  int device = 0;                  ///< index of the device
+  Address address = 0;             ///< where the segment begins
+  std::size_t total_size = 0;      ///< bytes of the segment
+  std::size_t allocated_size = 0;  ///< bytes in allocated blocks
+  /// Bytes in blocks that are allocated or wait for other streams.
+  std::size_t active_size = 0;
+  std::size_t requested_size = 0;  ///< bytes asked for by active blocks
+  std::size_t asleep_size = 0;     ///< bytes without memory until restore_physical; not reserved
+  Stream stream = nullptr;         ///< stream that its memory is for
+  PoolKind segment_type = PoolKind::small;  ///< size class of its blocks
+  PoolId segment_pool_id;                   ///< the pool that it belongs to
+  bool is_expandable = false;               ///< true over heap:pages
+  Context context;                          ///< where its first allocation was, if recorded
+  std::vector<BlockSnapshot> blocks;        ///< in address order
+};
+
+/// A Snapshot describes all memory that an allocator holds at one moment. A plain value.
+struct Snapshot {
+  std::vector<SegmentSnapshot> segments;           ///< of all devices; of each in address order
+  std::vector<std::vector<Change>> device_traces;  ///< a trace for each device, oldest entry first
+  Options options;                                 ///< the allocator's options
+};
+
+/// Returns a JSON object with the keys of torch.cuda.memory._snapshot, which PyTorch's memory
+/// viewer opens: segments, device_traces, allocator_settings, external_annotations. Contexts are
+/// opaque, so that "frames" are empty. Segments that are asleep also have the key asleep_size.
+std::string to_json(const Snapshot& snapshot);
 
 CACHALOT_END_API

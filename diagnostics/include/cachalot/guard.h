@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/allocator_group.h"
+#include "cachalot/allocator_groups.h"
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
 #include "cachalot/kernels.h"

@@ -1,5 +1,5 @@
 /// @file
-/// The detector of memory that a loop does not give back.
+/// Leaks: the detector, tracks of allocations, and the sites of both.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -11,10 +11,91 @@
 #include <string>
 #include <vector>
 
-#include "cachalot/allocation_site.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/call_stack.h"
+#include "cachalot/device.h"
 
 CACHALOT_BEGIN_API
+
+/// An AllocationSite is a call stack that allocates, with the live blocks that came from it.
+/// LeakDetector and AllocationTrack report it. Bytes are those of blocks, as memory_allocated
+/// counts.
+struct AllocationSite {
+  CallStack stack;             ///< empty: unknown, as for blocks restored by a checkpoint of a pool
+  std::size_t live_bytes = 0;  ///< of the live blocks
+  std::size_t live_blocks = 0;         ///< number of live blocks
+  std::uint64_t allocated_blocks = 0;  ///< blocks allocated since the site was first seen
+  /// Calls of LeakDetector::step since the oldest live block was allocated.
+  std::uint64_t oldest_iterations = 0;
+  double oldest_seconds = 0;  ///< seconds since the oldest live block was allocated
+  /// The addresses of live blocks, the youngest first; at most kSomeAddresses.
+  std::vector<Address> some_addresses;
+
+  static constexpr std::size_t kSomeAddresses = 1024;  ///< the most addresses that are listed
+};
+
+/// Returns "1536 bytes in 3 blocks, the oldest 12 iterations (0.4 s) old", then a line for each
+/// frame of the stack.
+std::string to_string(const AllocationSite& site);
+/// Returns a JSON object with the names of the members; the stack is an array of frames.
+std::string to_json(const AllocationSite& site);
+
+/// A TrackReport says what happened while an AllocationTrack ran. Bytes are those of blocks, as
+/// memory_allocated counts.
+struct TrackReport {
+  std::uint64_t allocated_blocks = 0;  ///< blocks allocated
+  std::uint64_t allocated_bytes = 0;   ///< bytes allocated
+  std::uint64_t freed_blocks = 0;      ///< blocks freed, those allocated before the track included
+  std::uint64_t freed_bytes = 0;       ///< bytes of these
+  std::uint64_t freed_earlier_blocks = 0;  ///< blocks freed that were allocated before the track
+  std::uint64_t freed_earlier_bytes = 0;   ///< bytes of these
+  std::size_t left_blocks = 0;             ///< blocks allocated and not freed
+  std::size_t left_bytes = 0;              ///< bytes of these
+  /// The most that allocated_bytes exceeded freed_bytes: the peak above the memory allocated at the
+  /// start.
+  std::size_t peak_bytes = 0;
+  std::size_t site_count = 0;         ///< places that left something
+  std::vector<AllocationSite> sites;  ///< the places that left most, in that order
+};
+
+/// An AllocationTrack counts what a part of a program allocates, frees and leaves.
+///
+///     cachalot::AllocationTrack track(allocator);
+///     model.forward(batch);
+///     std::puts(to_string(track.report()).c_str());
+///
+/// Allocations of all threads and devices count. A track may outlive the allocator.
+/// Cost: while it runs, each allocation takes a call stack and goes past the thread caches.
+///
+/// Thread safety: every method may be called from any thread.
+class AllocationTrack {
+ public:
+  static constexpr std::size_t kListed = 20;  ///< sites that a report lists by default
+
+  /// Starts to count.
+  explicit AllocationTrack(CachingAllocator& allocator);
+  /// Stops to count.
+  ~AllocationTrack();
+  AllocationTrack(const AllocationTrack&) = delete;
+  AllocationTrack& operator=(const AllocationTrack&) = delete;
+
+  /// Stops to count; the report stays. A second call does nothing.
+  void stop();
+  /// Returns the counts so far, with at most `most` sites.
+  /// Throws InvalidArgument in a forked child (docs/process_life.md).
+  TrackReport report(std::size_t most = kListed) const;
+
+ private:
+  class Watch;
+  std::shared_ptr<Watch> watch_;
+  CachingAllocator& allocator_;
+  std::weak_ptr<const void> allocator_life_;
+};
+
+/// Returns the report as lines of text.
+std::string to_string(const TrackReport& report);
+/// Returns a JSON object with the names of the members.
+std::string to_json(const TrackReport& report);
 
 /// LeakDetectorOptions say how many iterations are compared, and how sure a report must be.
 struct LeakDetectorOptions {
@@ -68,7 +149,7 @@ struct LeakReport {
 ///     }
 ///     std::puts(to_string(detector.report()).c_str());
 ///
-/// A site is a call stack (allocation_site.h). At each step the detector samples the live bytes of
+/// A site is a call stack. At each step the detector samples the live bytes of
 /// each site. A site is a leak if its last `window` samples pass three tests:
 /// - Theil and Sen's slope, the median of the slopes of all pairs of samples, is positive. Single
 ///   outliers do not move it.

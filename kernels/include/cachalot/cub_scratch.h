@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "cachalot/caching_allocator.h"
 
 CACHALOT_BEGIN_API

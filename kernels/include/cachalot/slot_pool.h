@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cachalot/allocation.h"
+#include "cachalot/buffers.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/slot_pool_view.h"
 

@@ -191,7 +191,7 @@ def stream_name(stream: int) -> str:
 
 
 def _kind_of_pool(pool: PoolId) -> str:
-    """By pool_id.h: graphs' are (n, 0), MemPools' (0, n), tags' (n, n)."""
+    """By PoolId: graphs' are (n, 0), MemPools' (0, n), tags' (n, n)."""
     first, second = pool
     if not first and not second:
         return "default"

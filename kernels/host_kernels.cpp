@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "device/known_stream.h"
-#include "device/pattern.h"
+#include "kernels/pattern.h"
 
 CACHALOT_BEGIN
 
@@ -106,7 +106,7 @@ static_assert(std::endian::native == std::endian::little, "a pattern's words are
 constexpr std::size_t kPartBytes = kMiB;
 
 // Host memory that holds a part of a span at a time.
-using Buffer = std::vector<std::byte>;
+using Staging = std::vector<std::byte>;
 
 // The pattern that belongs at `address`, of a whole buffer.
 void write_pattern(std::span<std::byte> to, Address address, std::uint64_t seed) {
@@ -128,7 +128,7 @@ void for_each_part(std::size_t bytes, Visit&& visit) {
 }
 
 void fill_span(Device& device, const PatternSpan& span) {
-  Buffer pattern(std::min(span.bytes, kPartBytes));
+  Staging pattern(std::min(span.bytes, kPartBytes));
   for_each_part(span.bytes, [&](std::size_t offset, std::size_t bytes) {
     write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
     device.copy_from_host(span.address + offset, pattern.data(), bytes);
@@ -137,8 +137,8 @@ void fill_span(Device& device, const PatternSpan& span) {
 }
 
 std::optional<std::size_t> first_difference(Device& device, const PatternSpan& span) {
-  Buffer pattern(std::min(span.bytes, kPartBytes));
-  Buffer held(pattern.size());
+  Staging pattern(std::min(span.bytes, kPartBytes));
+  Staging held(pattern.size());
   std::optional<std::size_t> found;
   for_each_part(span.bytes, [&](std::size_t offset, std::size_t bytes) {
     write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
@@ -151,7 +151,7 @@ std::optional<std::size_t> first_difference(Device& device, const PatternSpan& s
   return found;
 }
 
-void copy_block(Device& device, const BlockMove& move, Buffer& buffer) {
+void copy_block(Device& device, const BlockMove& move, Staging& buffer) {
   for_each_part(move.bytes, [&](std::size_t offset, std::size_t bytes) {
     device.copy_to_host(buffer.data(), move.from + offset, bytes);
     device.copy_from_host(move.to + offset, buffer.data(), bytes);
@@ -181,7 +181,7 @@ class HostKernels final : public Kernels {
     return mismatches;
   }
   void move(Stream stream, Span<const BlockMove> moves) override {
-    Buffer buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
+    Staging buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
     wait_for(*device_, stream);
     for (const BlockMove& move : moves) copy_block(*device_, move, buffer);
   }

@@ -1,11 +1,17 @@
-// Built in place of diagnostics/publish where that folder is not there.
+// Built in place of diagnostics/ where that folder is not there.
 #include <cstdlib>
 #include <string_view>
 
 #include "base/check.h"
-#include "process_publisher.h"
+#include "process_diagnostics.h"
 
 CACHALOT_BEGIN
+
+FrontFactory process_guard(const KernelsFactory& /*kernels*/) { return {}; }
+
+std::string check_guard_json(CachingAllocator& /*allocator*/) {
+  throw InvalidArgument("the guard is off: this build has no guard (diagnostics/guard)");
+}
 
 std::string publish_process(CachingAllocator& /*allocator*/, const std::string& /*directory*/) {
   throw InvalidArgument("statistics cannot be published: this build has no publisher (diagnostics/publish)");

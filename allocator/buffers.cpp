@@ -1,9 +1,9 @@
-#include "cachalot/device_buffer.h"
+#include "cachalot/buffers.h"
 
 #include <utility>
 
 #include "base/check.h"
-#include "cachalot/stream_check.h"
+#include "cachalot/device.h"
 #include "device/addresses.h"
 #include "device/known_stream.h"
 
