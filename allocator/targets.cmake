@@ -7,15 +7,7 @@ set(with_cuda
   device/cuda_driver.cpp
   device/cuda_handle_form.cpp)
 set(without_cuda device/no_cuda.cpp)
-# What the core declares and a wing defines: without the wing, the core has definitions that refuse.
-set(without_wings "")
-if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS)
-  list(APPEND without_wings device/no_simulated_devices.cpp)
-endif()
-if("diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
-  list(APPEND without_wings no_diagnostics.cpp)
-endif()
-cachalot_files(either allocator ${with_cuda} ${without_cuda} device/no_simulated_devices.cpp no_diagnostics.cpp)  # listed, and not all built
+cachalot_files(either allocator ${with_cuda} ${without_cuda})  # one of the two is built
 if(CACHALOT_HAS_CUDA)
   set(cuda_device ${with_cuda})
 else()
@@ -105,7 +97,6 @@ cachalot_static_library(core allocator
     buffers.cpp
     caching_allocator.cpp
     pinned_host_allocator.cpp
-    ${without_wings}
   HEADERS
     allocator_groups.h
     buffers.h
@@ -131,18 +122,3 @@ target_link_libraries(cachalot_core PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_L
 if(CACHALOT_HAS_LIBBACKTRACE)
   target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
 endif()
-
-# cachalot::cachalot, libcachalot.so: the C API and nothing else. It has the CUDA kernels for the allocator's guard. The version
-# script keeps in what hidden visibility lets out: instantiations of the standard library's templates.
-cachalot_files(c_library allocator c_api.cpp)
-cachalot_files(c_library_headers allocator/include/cachalot c_api.h version.h)
-add_library(cachalot SHARED ${c_library})
-add_library(cachalot::cachalot ALIAS cachalot)
-set_target_properties(cachalot PROPERTIES
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}  # 0.x: each minor version may break
-  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-  LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${c_library_headers})
-target_link_options(cachalot PRIVATE
-  ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers>)

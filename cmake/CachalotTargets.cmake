@@ -17,6 +17,7 @@ function(cachalot_require_all_listed)
   endif()
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
+    ${PROJECT_SOURCE_DIR}/c_api/*.cpp ${PROJECT_SOURCE_DIR}/c_api/include/*.h
     ${PROJECT_SOURCE_DIR}/diagnostics/*.cpp ${PROJECT_SOURCE_DIR}/diagnostics/include/*.h
     ${PROJECT_SOURCE_DIR}/simulator/device/*.cpp ${PROJECT_SOURCE_DIR}/simulator/device/include/*.h
     ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h ${PROJECT_SOURCE_DIR}/adapters/include/*.h

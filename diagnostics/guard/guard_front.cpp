@@ -6,7 +6,6 @@
 #include "cachalot/guard.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
-#include "process_diagnostics.h"
 
 CACHALOT_BEGIN
 
@@ -179,9 +178,6 @@ FrontFactory guard_factory(KernelsFactory kernels) {
     return std::make_unique<GuardFront>(state, kernels);
   };
 }
-
-FrontFactory process_guard(const KernelsFactory& kernels) { return guard_factory(kernels); }
-std::string check_guard_json(CachingAllocator& allocator) { return to_json(AllocatorGuard(allocator).check()); }
 
 AllocatorGuard::AllocatorGuard(CachingAllocator& allocator) : state_(*allocator.state_) {
   state_.require_own_process();

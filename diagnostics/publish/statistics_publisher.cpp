@@ -27,7 +27,7 @@
 #include "base/process.h"
 #include "cachalot/statistics_page.h"
 #include "growth/background_thread.h"
-#include "process_diagnostics.h"
+#include "diagnostics/publish/process_publisher.h"
 
 CACHALOT_BEGIN
 

@@ -13,7 +13,7 @@ RANKS = Path(__file__).resolve().parents[2] / "tests/layers/ranks.cmake"
 PARTS = {
     "tools/": ("tools", "the cachalot command", "tint-grey"),
     "pytorch/adapter/": ("pytorch/adapter", "one file per PyTorch version", "tint-orange"),
-    "allocator/include/cachalot/c_api.h": ("C API", "libcachalot.so", "tint-orange"),
+    "c_api/include/cachalot/c_api.h": ("C API", "libcachalot.so", "tint-orange"),
     "pytorch/": ("pytorch", "plug-in", "tint-orange"),
     "pool/": ("pool", "tensor pools", "tint-green"),
     "kernels/": ("kernels", "GPU kernels", "tint-green"),

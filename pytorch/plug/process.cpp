@@ -12,7 +12,7 @@
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "policy/options_without_effect.h"
-#include "process_diagnostics.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

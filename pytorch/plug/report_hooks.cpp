@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
-#include "process_diagnostics.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process.h"

@@ -1,4 +1,4 @@
-#include "device/simulated_devices.h"
+#include "simulator/device/simulated_devices.h"
 
 #include <optional>
 #include <string_view>

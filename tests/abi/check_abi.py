@@ -24,7 +24,7 @@ import tempfile
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 DESCRIPTION = FOLDER / "libcachalot.abi"
-HEADER = ROOT / "allocator/include/cachalot/c_api.h"
+HEADER = ROOT / "c_api/include/cachalot/c_api.h"
 FAILED = 3  # bits of abidiff's exit status: an error, or wrong usage
 
 

@@ -146,7 +146,7 @@ OTHERS = {
 HEADERS = {
     "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_groups.h"],
     "Plug": ["pytorch/plug/plug.h"],
-    "C API": ["allocator/include/cachalot/c_api.h"],
+    "C API": ["c_api/include/cachalot/c_api.h"],
     "hooks": ["pytorch/plug/hooks.h", "pytorch/plug/limit_hooks.cpp"],
 }
 

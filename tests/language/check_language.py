@@ -31,7 +31,7 @@ DOCUMENTS = [
 SOURCES = {".c", ".cpp", ".cu", ".cuh", ".h", ".inc", ".py"}  # and programs without a suffix that begin with #!…python
 NOT_READ = {"build", "docs/site", "tools/pages/vendor"}  # built, or of others
 PUBLIC_HEADERS = {f"{folder}/include/cachalot" for folder in
-                  ("adapters", "allocator", "diagnostics", "kernels", "pool", "simulator", "simulator/device")}
+                  ("adapters", "allocator", "c_api", "diagnostics", "kernels", "pool", "simulator", "simulator/device")}
 HEADER_COLUMNS = 100
 
 # ---- Rules ------------------------------------------------------------------------------------------------------------

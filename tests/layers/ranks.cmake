@@ -34,9 +34,8 @@ set(layers
   "13 allocator/buffers.cpp       allocator/include/cachalot/buffers.h"
   "13 pool/"
   "13 kernels/"
-  "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
-  "13 allocator/process_diagnostics.h           allocator/no_diagnostics.cpp"
   "13.1 diagnostics/"
+  "13.2 c_api/"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13.2 pytorch/plug/             pytorch/cachalot/"
   "14 pytorch/adapter/"
@@ -52,17 +51,15 @@ set(layers
 
 # The wings, of which the core's folders include nothing.
 set(core "^(allocator|pool|kernels)/")
-set(wings "^(adapters|diagnostics|pytorch|simulator|tools)/")
+set(wings "^(adapters|c_api|diagnostics|pytorch|simulator|tools)/")
 
 # What wings may use of the core beside its public headers. Bytes, checks, texts and locks; PyTorch's rules and the grammar of options;
-# CUDA's numbers and addresses; the factory and the publisher that the C library declares; and two of a heap's parts that a replay and the
-# publisher run themselves.
+# CUDA's numbers and addresses; and two of a heap's parts that a replay and the publisher run themselves.
 set(support
   allocator/base/bytes.h  allocator/base/check.h    allocator/base/format.h   allocator/base/json_writer.h
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
-  allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/simulated_devices.h
-  allocator/process_diagnostics.h
+  allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/cuda_device.h
   allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
   # The guard stands before the heaps and uses their parts.
   allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/device_allocator.h
@@ -72,7 +69,7 @@ set(support
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h adapters/include/cachalot/caching_device_allocator.h adapters/include/cachalot/cub_environment.h"
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h c_api/include/cachalot/c_api.h adapters/include/cachalot/caching_device_allocator.h adapters/include/cachalot/cub_environment.h"
   "^thrust/                           adapters/include/cachalot/thrust.h"
   "^nvtx3/                            adapters/include/cachalot/nvtx.h"
   "^NvInfer                           adapters/include/cachalot/tensorrt.h")

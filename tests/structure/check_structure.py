@@ -15,7 +15,7 @@ import typing
 import cpp_scanner
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ["allocator", "diagnostics", "pool", "kernels", "adapters", "pytorch", "simulator", "tools"]
+FOLDERS = ["allocator", "c_api", "diagnostics", "pool", "kernels", "adapters", "pytorch", "simulator", "tools"]
 HEADERS = {".h", ".cuh"}
 SOURCES = {".cpp", ".cu", ".c"}  # an .inc is a table
 

@@ -7,7 +7,7 @@ SOURCE = Path(__file__).resolve().parents[3]
 
 # The libraries of the files of a folder, as the build system names them.
 LIBRARIES = {
-    "allocator/c_api": "libcachalot.so",
+    "c_api/": "libcachalot.so",
     "allocator/": "libcachalot_core.a",
     "diagnostics/": "libcachalot_diagnostics.a",
     "pool/": "libcachalot_pool.a",

@@ -1,5 +1,4 @@
-// The guard and the publisher of the process's allocator, for libraries that have one (libcachalot.so, libcachalot_torch.so).
-// diagnostics/ has the definitions; in a tree without it no_diagnostics.cpp has others, which refuse.
+// The publisher of the process's allocator, for libraries that have one (libcachalot.so, libcachalot_torch.so).
 //
 // Thread safety: any thread. A forked child has none until it starts its own.
 #pragma once
@@ -7,14 +6,8 @@
 #include <string>
 
 #include "cachalot/caching_allocator.h"
-#include "cachalot/kernels.h"
 
 CACHALOT_BEGIN
-
-// Returns the factory of the guard, empty where there is none.
-FrontFactory process_guard(const KernelsFactory& kernels);
-// Returns the JSON of cachalot_check_guard_json. Throws as AllocatorGuard::check does.
-std::string check_guard_json(CachingAllocator& allocator);
 
 // Publishes the allocator's statistics; returns the path of the page. Where they are published already, does nothing else.
 // Throws InvalidArgument as StatisticsPublisher does. The allocator must live until the process ends.

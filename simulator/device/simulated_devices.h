@@ -9,9 +9,7 @@
 CACHALOT_BEGIN
 
 // Returns devices that are simulated as the environment variable CACHALOT_SIM says: one of 80 GiB where it is not set. Throws
-// InvalidArgument that names the variable, the key and the value. simulator/device has the definition, which libcachalot.so and
-// libcachalot_torch.so are linked with; the core does without. In a tree without it no_simulated_devices.cpp has another, which
-// throws CudaError.
+// InvalidArgument that names the variable, the key and the value.
 std::vector<std::shared_ptr<Device>> simulated_devices();
 
 CACHALOT_END

@@ -23,16 +23,17 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
+#include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "device/cuda_device.h"
-#include "device/simulated_devices.h"
 #include "device_allocator.h"
+#include "diagnostics/publish/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "policy/torch_policy.h"
-#include "process_diagnostics.h"
+#include "simulator/device/simulated_devices.h"
 
 CACHALOT_BEGIN
 
@@ -247,7 +248,7 @@ class ProcessAllocator final : public ForkAware {
     const std::shared_ptr<void> at_end(nullptr, [this](void*) { is_being_made_ = false; });  // also where it fails
     const Options options = initial_options();
     const bool publishes = publishes_by_environment();
-    auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, process_guard(kernels_for));
+    auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, guard_factory(kernels_for));
     made_allocator.store(allocator.get(), std::memory_order_release);
     if (publishes) publish_as_asked(*allocator);
     return *allocator.release();
@@ -578,7 +579,7 @@ char* cachalot_snapshot_json(void) {
 }
 
 char* cachalot_check_guard_json(void) {
-  return value_or<char*>(nullptr, [&] { return copy_of(check_guard_json(allocator())); });
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(AllocatorGuard(allocator()).check())); });
 }
 
 void cachalot_string_free(char* string) { std::free(string); }
