@@ -19,8 +19,8 @@ cachalot_static_library(core allocator
   UNITY_GROUPS
     base=allocator/base
     device=allocator/device
-    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
-    reports=allocator/policy,allocator/observe,allocator/groups
+    policy=allocator/policy
+    heap=allocator/blocks,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/api
   SOURCES
     base/bytes.cpp
     base/call_stack.cpp
@@ -45,19 +45,16 @@ cachalot_static_library(core allocator
 
     blocks/bin.cpp
     blocks/block.cpp
+    blocks/block_heap.cpp
     blocks/block_pool.cpp
+    blocks/counters.cpp
     blocks/page_map.cpp
-
-    segments/block_heap.cpp
 
     pages/backing.cpp
     pages/page_heap.cpp
     pages/physical_pages.cpp
     pages/placement.cpp
     pages/slots.cpp
-
-    observe/counters.cpp
-    observe/json.cpp
 
     caches/depot.cpp
     caches/thread_cache.cpp
@@ -85,18 +82,16 @@ cachalot_static_library(core allocator
     growth/sleeping_pools.cpp
     growth/supply.cpp
 
-    inspection/inspection.cpp
-
-    device_allocator.cpp
-    fast_path.cpp
-
-    groups/allocator_groups.cpp
-    groups/allocator_state.cpp
-    groups/front.cpp
-
-    buffers.cpp
-    caching_allocator.cpp
-    pinned_host_allocator.cpp
+    api/fast_path.cpp
+    api/device_allocator.cpp
+    api/allocator_state.cpp
+    api/front.cpp
+    api/allocator_groups.cpp
+    api/caching_allocator.cpp
+    api/buffers.cpp
+    api/inspection.cpp
+    api/json.cpp
+    api/pinned_host_allocator.cpp
   HEADERS
     allocator_groups.h
     buffers.h

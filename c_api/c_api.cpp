@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/device_allocator.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
@@ -28,7 +29,6 @@
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "device/cuda_device.h"
-#include "device_allocator.h"
 #include "diagnostics/publish/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"

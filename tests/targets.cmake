@@ -23,9 +23,7 @@ cachalot_test(base THREADS *
   SOURCES bytes_test.cpp call_stack_test.cpp format_test.cpp json_writer_test.cpp metadata_memory_test.cpp
   mutex_test.cpp own_code_test.cpp suggestions_test.cpp)
 set_source_files_properties(tests/base/call_stack_test.cpp PROPERTIES COMPILE_OPTIONS -g)  # its stacks have lines
-cachalot_test(blocks THREADS PageMap* SOURCES free_bins_test.cpp page_map_test.cpp)
-cachalot_test(segments SOURCES block_heap_test.cpp)
-cachalot_test(observe SOURCES counters_test.cpp json_test.cpp)
+cachalot_test(blocks THREADS PageMap* SOURCES block_heap_test.cpp counters_test.cpp free_bins_test.cpp page_map_test.cpp)
 cachalot_test(caches THREADS * SOURCES depot_test.cpp WITH simulator/device thread_caches_test.cpp)
 cachalot_test(policy SOURCES memory_limit_test.cpp option_parser_test.cpp torch_policy_test.cpp
   WITH simulator/device simulation_settings_test.cpp)
@@ -33,13 +31,12 @@ cachalot_test(pages NEEDS simulator/device SHARDS 4 THREADS *Threads*:*Thread*
   SOURCES backing_test.cpp gaps_test.cpp handle_exchange_test.cpp page_heap_test.cpp peer_access_test.cpp placement_test.cpp
   placement_windows_test.cpp sharing_test.cpp sleep_failures_test.cpp sleep_test.cpp stream_clock_test.cpp
   stream_lifetimes_test.cpp)
-cachalot_test(streams NEEDS simulator/device SOURCES deferred_frees_test.cpp)
 cachalot_test(device NEEDS simulator/device GPU CUDART THREADS *Threads*
   SOURCES allocation_table_test.cpp copies_test.cpp cuda_device_test.cpp cuda_subject.cpp device_contract_test.cpp
           hazard_checker_test.cpp simulated_device_test.cpp simulated_subject.cpp unified_memory_test.cpp
   WITH simulator cuda_contexts_test.cpp cuda_handles_test.cpp)
 cachalot_test(allocator NEEDS simulator/device SHARDS 2 THREADS *-*AlignedAllocation*:TrimAndReserve.SurviveEach*
-  SOURCES added_calls_test.cpp alignment_test.cpp bad_input_test.cpp buffer_test.cpp device_buffer_test.cpp heap_async_test.cpp interleavings_test.cpp limits_test.cpp malloc_test.cpp out_of_memory_test.cpp
+  SOURCES added_calls_test.cpp alignment_test.cpp bad_input_test.cpp buffer_test.cpp deferred_frees_test.cpp device_buffer_test.cpp heap_async_test.cpp interleavings_test.cpp json_test.cpp limits_test.cpp malloc_test.cpp out_of_memory_test.cpp
           pinned_host_test.cpp
           pinned_memory_resource_test.cpp private_pools_test.cpp slow_path_test.cpp slow_work_observer_test.cpp statistics_test.cpp streams_test.cpp threads_test.cpp trim_test.cpp weaknesses_test.cpp)
 cachalot_test(pool NEEDS simulator/device THREADS *
@@ -70,7 +67,7 @@ cachalot_test(live NEEDS simulator/device diagnostics THREADS *-*AForkedChild*:*
 include(tests/process_life/targets.cmake)
 
 # What `./run test core` runs, the tests of allocator/, pool/ and kernels/; and what the sanitizers run at every change.
-set(core base blocks segments pages streams caches policy device observe allocator guard leaks live pool kernels steady_state c_api)
+set(core base blocks pages caches policy device allocator guard leaks live pool kernels steady_state c_api)
 cachalot_test_group(core ${core})
 cachalot_test_group(sanitized ${core} reliability)
 

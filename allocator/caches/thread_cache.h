@@ -26,8 +26,8 @@
 #include "base/host_memory.h"
 #include "base/thread_local_state.h"
 #include "blocks/block.h"
+#include "blocks/counters.h"
 #include "caches/depot.h"
-#include "observe/counters.h"
 
 CACHALOT_BEGIN
 

@@ -20,7 +20,9 @@
 #include "base/host_memory.h"
 #include "base/locks.h"
 #include "blocks/block.h"
+#include "blocks/block_heap.h"
 #include "blocks/block_pool.h"
+#include "blocks/counters.h"
 #include "cachalot/device.h"
 #include "cachalot/events.h"
 #include "cachalot/options.h"
@@ -29,10 +31,8 @@
 #include "device/addresses.h"
 #include "heap/ledger.h"
 #include "heap/observers.h"
-#include "observe/counters.h"
 #include "pages/page_heap.h"
 #include "policy/torch_policy.h"
-#include "segments/block_heap.h"
 
 CACHALOT_BEGIN
 

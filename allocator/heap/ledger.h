@@ -16,9 +16,9 @@
 
 #include "base/locks.h"
 #include "blocks/block_pool.h"
+#include "blocks/counters.h"
 #include "cachalot/events.h"
 #include "device/addresses.h"
-#include "observe/counters.h"
 
 CACHALOT_BEGIN
 

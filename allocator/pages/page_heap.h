@@ -29,10 +29,10 @@
 #include "base/function_ref.h"
 #include "base/host_memory.h"
 #include "blocks/block.h"
+#include "blocks/block_heap.h"
 #include "blocks/block_pool.h"
 #include "pages/physical_pages.h"
 #include "pages/stream_clock.h"
-#include "segments/block_heap.h"
 
 CACHALOT_BEGIN
 

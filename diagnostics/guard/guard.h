@@ -33,14 +33,14 @@
 #include <string>
 #include <string_view>
 
+#include "api/device_allocator.h"
+#include "api/front.h"
 #include "cachalot/kernels.h"
 #include "cachalot/private_pool.h"
 #include "device/addresses.h"
-#include "device_allocator.h"
 #include "diagnostics/guard/guard_books.h"
 #include "diagnostics/guard/guard_reports.h"
 #include "diagnostics/guard/guarded_memory.h"
-#include "groups/front.h"
 
 CACHALOT_BEGIN
 

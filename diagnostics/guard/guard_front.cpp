@@ -1,11 +1,11 @@
 #include "diagnostics/guard/guard_front.h"
 
+#include "api/allocator_state.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/guard.h"
 #include "device/addresses.h"
-#include "groups/allocator_state.h"
 
 CACHALOT_BEGIN
 

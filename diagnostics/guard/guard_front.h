@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/front.h"
 #include "cachalot/kernels.h"
 #include "diagnostics/guard/guard.h"
 #include "diagnostics/guard/guard_reports.h"
-#include "groups/front.h"
 
 CACHALOT_BEGIN
 

@@ -12,10 +12,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "api/device_allocator.h"
 #include "base/locks.h"
 #include "cachalot/device.h"
 #include "cachalot/guard.h"
-#include "device_allocator.h"
 #include "diagnostics/guard/guard_books.h"
 
 CACHALOT_BEGIN

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "api/device_allocator.h"
 #include "base/locks.h"
 #include "cachalot/kernels.h"
 #include "device/known_stream.h"
-#include "device_allocator.h"
 #include "diagnostics/guard/guard_books.h"
 #include "diagnostics/guard/guard_reports.h"
 #include "heap/heap_state.h"

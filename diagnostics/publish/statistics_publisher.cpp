@@ -26,8 +26,8 @@
 #include "base/locks.h"
 #include "base/process.h"
 #include "cachalot/statistics_page.h"
-#include "growth/background_thread.h"
 #include "diagnostics/publish/process_publisher.h"
+#include "growth/background_thread.h"
 
 CACHALOT_BEGIN
 

@@ -11,8 +11,8 @@
 #include "base/own_code.h"
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
-#include "policy/options_without_effect.h"
 #include "diagnostics/publish/process_publisher.h"
+#include "policy/options_without_effect.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

@@ -6,8 +6,9 @@ set(layers
   "0 allocator/include/cachalot/require_cpp17.h  allocator/include/cachalot/same_version.h"
   "0 allocator/include/cachalot/span.h           allocator/include/cachalot/version.h"
   "1 allocator/device/            allocator/include/cachalot/device.h"
-  # events.h has plain values that every layer above may name.
+  # events.h and stats.h have plain values that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/events.h"
+  "2 allocator/include/cachalot/stats.h"
   # The simulated device and, over it, the simulated CUDA runtime stand beside the allocator.
   "2.1 simulator/device/"
   "2.21 simulator/include/"
@@ -19,19 +20,17 @@ set(layers
   # The report at the end tells of all of them.
   "2.26 simulator/base/report.cpp"
   "3 allocator/blocks/"
-  "4 allocator/segments/"
-  "5 allocator/pages/"
-  "5 allocator/observe/           allocator/include/cachalot/stats.h"
-  "6 allocator/caches/"
-  "7 allocator/heap/              allocator/include/cachalot/private_pool.h"
-  "8 allocator/growth/"
-  "9 allocator/inspection/"
-  "10 allocator/fast_path.h       allocator/fast_path.cpp"
-  "11 allocator/device_allocator.h       allocator/device_allocator.cpp"
-  "12 allocator/groups/           allocator/include/cachalot/allocator_groups.h"
-  "12 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
-  "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
-  "13 allocator/buffers.cpp       allocator/include/cachalot/buffers.h"
+  "4 allocator/pages/"
+  "5 allocator/caches/"
+  "6 allocator/heap/              allocator/include/cachalot/private_pool.h"
+  "7 allocator/growth/"
+  # In api/: one device, then all devices, then what is built of them.
+  "8 allocator/api/fast_path.h    allocator/api/fast_path.cpp    allocator/api/inspection.h  allocator/api/inspection.cpp"
+  "9 allocator/api/device_allocator.h     allocator/api/device_allocator.cpp"
+  "10 allocator/api/              allocator/include/cachalot/allocator_groups.h"
+  "10 allocator/include/cachalot/caching_allocator.h"
+  "11 allocator/api/buffers.cpp   allocator/include/cachalot/buffers.h"
+  "11 allocator/api/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   "13 pool/"
   "13 kernels/"
   "13.1 diagnostics/"
@@ -62,8 +61,8 @@ set(support
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/cuda_device.h
   allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
   # The guard stands before the heaps and uses their parts.
-  allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/device_allocator.h
-  allocator/groups/allocator_state.h allocator/groups/front.h                   allocator/heap/heap_state.h
+  allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/api/device_allocator.h
+  allocator/api/allocator_state.h allocator/api/front.h                   allocator/heap/heap_state.h
   allocator/heap/observers.h)
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.

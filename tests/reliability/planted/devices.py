@@ -6,7 +6,7 @@ BUGS = [
     # --- device
     Bug("wrong stream", "allocator/device/known_stream.cpp",
         "return device.event_record(event, stream.handle);", "return device.event_record(event, nullptr);",
-        ("streams", "allocator", "reliability *Plays*")),
+        ("allocator", "reliability *Plays*")),
     Bug("a stream is its handle", "allocator/device/known_stream.cpp",
         "if (is_legacy(handle) || (immortal && !is_per_thread(handle)))", "if (true)",
         ("reliability DriverRules*",)),
@@ -37,7 +37,7 @@ BUGS = [
     Bug("an export of another size is the export", "simulator/device/ipc_registry.cpp",
         " && at->second == memory.bytes", "",
         ("device SimulatedIpc*:SimulatedSharing*",)),
-    Bug("a buffer is freed in a capture", "allocator/pinned_host_allocator.cpp",
+    Bug("a buffer is freed in a capture", "allocator/api/pinned_host_allocator.cpp",
         "CACHALOT_REQUIRE(!gpu_->capture_status(as_given(stream)).capturing,", "CACHALOT_REQUIRE(true,",
         ("allocator PinnedHost*",)),
     # --- simulator

@@ -1,11 +1,11 @@
-#include "groups/front.h"
+#include "api/front.h"
 
 #include <exception>
 
+#include "api/allocator_state.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
-#include "groups/allocator_state.h"
 
 CACHALOT_BEGIN
 

@@ -1,4 +1,4 @@
-#include "device_allocator.h"
+#include "api/device_allocator.h"
 
 #include <bit>
 #include <utility>

@@ -10,8 +10,9 @@
 #include <memory>
 #include <vector>
 
+#include "api/fast_path.h"
+#include "api/inspection.h"
 #include "cachalot/options.h"
-#include "fast_path.h"
 #include "growth/cache_level.h"
 #include "growth/checkpoints.h"
 #include "growth/page_driver.h"
@@ -26,7 +27,6 @@
 #include "heap/private_pools.h"
 #include "heap/stream_clocks.h"
 #include "heap/uncached.h"
-#include "inspection/inspection.h"
 
 CACHALOT_BEGIN
 

@@ -1,4 +1,4 @@
-#include "fast_path.h"
+#include "api/fast_path.h"
 
 #include "base/bytes.h"
 #include "base/format.h"

@@ -5,12 +5,12 @@
 #include <optional>
 #include <utility>
 
+#include "api/allocator_state.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "base/process.h"
 #include "device/addresses.h"
-#include "groups/allocator_state.h"
 #include "heap/observers.h"
 
 CACHALOT_BEGIN

@@ -1,4 +1,4 @@
-#include "observe/counters.h"
+#include "blocks/counters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "segments/block_heap.h"
+#include "blocks/block_heap.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "inspection/inspection.h"
+#include "api/inspection.h"
 
 #include <algorithm>
 #include <array>

@@ -9,11 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "api/allocator_state.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/caching_allocator.h"
 #include "device/addresses.h"
-#include "groups/allocator_state.h"
 #include "heap/observers.h"
 #include "policy/option_grammar.h"
 

@@ -16,14 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "api/device_allocator.h"
+#include "api/front.h"
 #include "base/host_memory.h"
 #include "base/process.h"
 #include "blocks/page_map.h"
 #include "cachalot/allocator_groups.h"
 #include "cachalot/device.h"
 #include "cachalot/options.h"
-#include "device_allocator.h"
-#include "groups/front.h"
 
 CACHALOT_BEGIN
 

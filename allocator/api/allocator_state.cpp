@@ -1,4 +1,4 @@
-#include "groups/allocator_state.h"
+#include "api/allocator_state.h"
 
 #include "base/check.h"
 #include "base/format.h"
