@@ -77,6 +77,7 @@ cachalot_static_library(core allocator
     growth/handle_exchange.cpp
     growth/page_driver.cpp
     growth/page_growth.cpp
+    growth/page_search.cpp
     growth/segment_growth.cpp
     growth/sharing.cpp
     growth/sleeping_pools.cpp

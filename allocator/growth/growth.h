@@ -52,6 +52,24 @@ ChosenUnits<Unit> TrimGoal::choose(const Vector<Unit>& units, SizeOf size_of) co
   return chosen;
 }
 
+// A Rung is one step of a search of memory for a request. The step returns a block or null, and may release the lock.
+template <typename Search>
+struct Rung {
+  Block* (Search::*step)(Growing& growing);
+  bool recovers = false;  // waits for the device or gives memory back: never while a graph is captured
+};
+
+// Tries the rungs in their order until one returns a block. Returns null if none does, and where a capture forbids the next.
+template <typename Search, std::size_t count>
+Block* climb(const Rung<Search> (&rungs)[count], Search& search, const HeapState& state,
+             Growing& growing) CACHALOT_GROWING {
+  for (const Rung<Search>& rung : rungs) {
+    if (rung.recovers && state.capturing(growing)) return nullptr;
+    if (Block* const block = (search.*rung.step)(growing)) return block;
+  }
+  return nullptr;
+}
+
 // Thrown where the option throw_on_cudamalloc_oom refuses a request; Supply catches it.
 struct Refused {};
 

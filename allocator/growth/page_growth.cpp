@@ -1,16 +1,3 @@
-// The page heap's slow path, for requests that no free block serves, and the coming and going of pages.
-//
-// The order, each step only if those before it failed:
-//   what is reserved for all streams;
-//   for a small request, a small free piece or a page of what is free beside large blocks;
-//   free blocks of other streams that it may use already;
-//   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
-//   where there is no new memory: idle pages, after such waits, too (cross_stream:scarce and wait);
-//   what pools offered (use_on_oom);
-//   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
-//   and once more when the default pools, too, have given back what they can.
-// With remap_slack, new memory comes first while so much more may be held than was ever live.
-
 #include "growth/page_growth.h"
 
 #include <algorithm>
@@ -90,8 +77,6 @@ namespace {
 // smaller the less of it is left, down to a page. Measured: docs/page_heap.md.
 constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
 constexpr std::size_t kHandlesInTheRest = 4096;
-// A stream's wait for another costs the device a little of its concurrency: in pages of BackingPlan::cost.
-constexpr double kWaitCost = 0.05;
 // Addresses reserved at once for a private pool.
 constexpr std::size_t kPrivateRange = std::size_t{8} << 30;
 
@@ -115,16 +100,6 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
     holds(held);
     return pages_.pages().forget_done_uses();  // those that stale views still name
   });
-}
-
-Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
-  require_awake(request.pool().owner(), state_.index);
-  const std::uint64_t plans = driver_.plans_with_calls(growing);
-  Block* const block =
-      request.contiguous ? obtain_contiguous(request, context, growing) : obtain_anywhere(request, context, growing);
-  const bool called_driver = driver_.plans_with_calls(growing) != plans;
-  if (called_driver && request.pool().owner() == nullptr) exchange_.heap_changed(growing);
-  return block;
 }
 
 // --- mappings that pages have left --------------------------------------------------------------------------------------
@@ -162,69 +137,6 @@ void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {
 
 // --- a block for a request --------------------------------------------------------------------------------------------
 
-Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Growing& growing) {
-  const bool is_small = request.pool().kind() == PoolKind::small;
-  const bool must_grow = is_small && !caches_.drain_or_grow(growing);
-  if (!is_small) state_.drain_caches(growing);  // a block in a cache keeps its page from moving
-  if (Block* block = state_.find_free(request, growing))
-    return block;  // that helped, or another thread grew or freed meanwhile
-  if (Block* block = spare_.take_unused(request, growing)) return block;
-  streams_.forget_if_many(growing);
-  spare_.return_whole_pages(*this, growing);
-  if (Block* block = find_beside(request, growing)) return block;
-  StreamClock& clock = clocks_.of(request.stream(), growing);
-  refresh_before_planning(request, growing);
-
-  Block* block = state_.find_free(request, growing);  // freed while the lock was released
-  if (block != nullptr) return block;
-  if (must_grow || may_grow_first(request, growing)) {
-    Request wanted = request;  // in a step that ends the need: not a block, but the page about it
-    if (must_grow) wanted.rounded = round_up(wanted.rounded, pages_.page_bytes());
-    block =
-        driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context, growing);
-  }
-  if (block == nullptr) block = spare_.take_page(request, growing);
-  if (block == nullptr) block = take_from_other_streams(request, growing);
-  if (block == nullptr) block = remap_or_create(request, clock, context, growing);
-  if (block == nullptr && state_.drain_caches(growing)) {
-    block = state_.find_free(request, growing);
-    if (block == nullptr) block = remap_or_create(request, clock, context, growing);
-  }
-  if (block == nullptr) block = recovery_.borrow(request, growing);
-  if (block != nullptr || state_.capturing(growing)) return block;
-
-  const bool synchronized = recovery_.synchronize_frees(growing);
-  if (synchronized) block = state_.find_free(request, growing);
-  if (block != nullptr) return block;
-  wait_and_release_unused(request, growing);
-  if ((block = state_.find_free(request, growing)) != nullptr) return block;
-  if ((block = take_from_other_streams(request, growing)) != nullptr) return block;
-  if ((block = remap_or_create(request, clock, context, growing)) != nullptr) return block;
-  recovery_.release_default_pools(growing);  // idle memory there cannot come to this request
-  if ((block = state_.find_free(request, growing)) != nullptr) return block;
-  return remap_or_create(request, clock, context, growing);
-}
-
-// Collects the knowledge that planning needs, and does the work that comes before it. Releases the lock.
-void PageGrowth::refresh_before_planning(Request request, Growing& growing) {
-  request.arena->epoch =
-      clocks_.of(request.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
-  if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) collect_garbage(growing);
-  // One stream alone orders all its memory by itself and needs no events, unless it has left mappings that are to go some day.
-  const bool needs_events = clocks_.count(growing) >= 2 || pages_.pages().has_aliases();
-  if (needs_events && !state_.capturing(growing)) clocks_.refresh(request, pages_.page_bytes(), growing);
-  drop_stale_views(growing);
-}
-
-// The recovery of a request that cannot be served: afterwards everything idle may serve it.
-void PageGrowth::wait_and_release_unused(Request request, Growing& growing) {
-  clocks_.finish_all_work(growing);
-  state_.drain_caches(growing);  // threads freed meanwhile
-  recovery_.release_unused_pools({}, growing);
-  driver_.free_orphans(growing);
-  state_.ledger.retried(request.pool().kind(), growing);
-}
-
 // Finds a free block beside large ones. The rest of a page beside large blocks may cross a border of handles.
 Block* PageGrowth::find_beside(Request request, const Held& held) {
   Block* block = spare_.find_beside(request, held);
@@ -232,126 +144,11 @@ Block* PageGrowth::find_beside(Request request, const Held& held) {
   return serves ? block : nullptr;
 }
 
-// The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
-Block* PageGrowth::find_in_other_streams(Request request, Ordering ordering, const Held& held) const {
-  if (request.pool().owner() != nullptr) return nullptr;
-  Block* best = nullptr;
-  for (const auto& arena : request.pool().arenas()) {
-    if (arena.get() == request.arena) continue;
-    Block* block = arena->bins.best_fit(request.rounded);
-    if (block == nullptr || !clocks_.may_take(*block, request.stream(), ordering, held)) continue;
-    if (best == nullptr || block->size() < best->size()) best = block;
-  }
-  return best;
-}
-
-Block* PageGrowth::take_from_other_streams(Request request, const Held& held) {
-  Block* best = find_in_other_streams(request, Ordering::now, held);
-  if (best == nullptr) return nullptr;
-  return &pages_.hand_over(*best, best->address, best->address + request.rounded, *request.arena);
-}
-
 std::size_t PageGrowth::usual_handle_bytes(const Held& held) const {
   const std::size_t page = pages_.page_bytes();
   const std::size_t most = std::min(state_.ledger.limit(held), state_.device->properties().total_bytes);
   const std::size_t left = most - std::min(most, state_.ledger.held_bytes(held));
   return std::max(page, round_down(std::min(kLargestHandle, left / kHandlesInTheRest), page));
-}
-
-// Within the rules, and those that hold for the request anyway.
-std::optional<BackingPlan> PageGrowth::best_plan(Request request, Ordering ordering, PlacementRules rules,
-                                                 const Held& held) {
-  const bool is_private = request.pool().owner() != nullptr;
-  rules.may_move = rules.may_move && !is_private;  // memory of a graph stays where the graph knows it
-  rules.may_drop = !is_private && !state_.capturing(held);
-  rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : usual_handle_bytes(held);
-  const PoolPair pools = state_.pools_of(request.pool().owner(), held);
-  for (const BlockPool* pool : pools) {
-    for (const auto& arena : pool->arenas())
-      arena->reach = clocks_.reach_into(*arena, request.stream(), ordering, held);
-  }
-  return placement_.best(*request.arena, pools, request.rounded, rules);
-}
-
-// Serves the request by the best plan. With cross_stream:wait the stream rather waits for others than asks the driver for
-// anything, if that saves more than it costs. If the device or the limit refuses new memory, serves it by a plan without any.
-Block* PageGrowth::remap_or_create(Request request, StreamClock& clock, const Context& context, Growing& growing) {
-  if (request.rounded > state_.device->properties().total_bytes) return nullptr;
-  std::optional<BackingPlan> plan = best_plan(request, Ordering::now, {}, growing);
-  const bool may_gain = !plan || plan->calls_driver();
-  if (may_gain && state_.options.cross_stream == CrossStream::wait &&
-      wait_for_better_memory(request, clock, plan, {.goes_on = true}, growing)) {
-    if (Block* block = take_from_other_streams(request, growing)) return block;
-    plan = best_plan(request, Ordering::now, {}, growing);
-  }
-  if (!plan) {
-    reserve_range(request, growing);
-    plan = best_plan(request, Ordering::now, {}, growing);
-  }
-  Block* block = driver_.execute_plan(plan, request, context, growing);
-  if (block != nullptr || !plan || plan->new_pages == 0) return block;
-  return remap(request, clock, context, growing);
-}
-
-// Serves the request without new memory, which is not available.
-Block* PageGrowth::remap(Request request, StreamClock& clock, const Context& context, Growing& growing) {
-  constexpr PlacementRules kNoGrowth{.may_grow = false};
-  if (Block* block =
-          driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing))
-    return block;
-  if (!wait_for_better_memory(request, clock, std::nullopt, kNoGrowth, growing)) return nullptr;
-  if (Block* block = take_from_other_streams(request, growing)) return block;
-  return driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing);
-}
-
-bool PageGrowth::may_wait_for_others(Request request, const Held& held) const {
-  const bool waits =
-      state_.options.cross_stream == CrossStream::wait || state_.options.cross_stream == CrossStream::scarce;
-  return waits && request.pool().owner() == nullptr && clocks_.count(held) > 1 && !state_.capturing(held);
-}
-
-// Waits for the streams whose memory would serve better than the plan, within the rules; returns false if no such stream
-// exists, or it must not be waited for. rules.goes_on: the lock was not released since the plan was made.
-bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
-                                        PlacementRules rules, Growing& growing) {
-  if (!may_wait_for_others(request, growing)) return false;
-  Vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
-  const auto want = [&](const Block& block) {
-    holds(growing);
-    const StreamClock* const other = &clocks_.of(block.arena->stream, growing);
-    const auto known =
-        std::find_if(others.begin(), others.end(), [&](const auto& each) { return each.first == other; });
-    if (known == others.end()) {
-      others.emplace_back(other, block.bin.epoch);
-    } else if (Reach::has_reached(block.bin.epoch, known->second)) {
-      known->second = block.bin.epoch;
-    }
-  };
-  if (const Block* block = find_in_other_streams(request, Ordering::after_wait, growing)) {
-    if (clocks_.may_take(*block, clock.stream(), Ordering::now, growing))
-      return true;  // it has become so while the lock was released
-    want(*block);
-  } else {
-    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
-    const auto better = best_plan(request, Ordering::after_wait, rules, growing);
-    if (!better) return false;
-    for (const Block* taken : pages_.blocks_of(*better)) {
-      if (!clocks_.may_take(*taken, clock.stream(), Ordering::now, growing)) want(*taken);
-    }
-    if (plan && better->cost + static_cast<double>(others.size()) * kWaitCost >= plan->cost) return false;
-  }
-  for (const auto& [other, epoch] : others) clocks_.wait(clock, *other, epoch, growing);
-  return !others.empty();
-}
-
-// Returns whether new memory comes before idle pages are brought together: remap_slack.
-bool PageGrowth::may_grow_first(Request request, const Held& held) {
-  if (state_.options.remap_slack == 0) return false;
-  caches_.gather(held);
-  const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request.rounded;
-  const std::size_t most = std::max(live, static_cast<std::size_t>(state_.counters.max_allocated_bytes()));
-  const double allowed = static_cast<double>(most) * (1 + state_.options.remap_slack);
-  return static_cast<double>(state_.ledger.held_bytes(held) + request.rounded) <= allowed;
 }
 
 // --- addresses --------------------------------------------------------------------------------------------------------
@@ -482,59 +279,6 @@ PageHeap::Stretch PageGrowth::contiguous_part(const Block& block, Request reques
   const bool whole = !may_split(block.arena->pool);
   if (whole && pages_.room_in_one_handle(block, block.size())) return {block.address, block.size()};
   return {*pages_.room_in_one_handle(block, request.rounded), request.rounded};
-}
-
-Block* PageGrowth::find_contiguous_anywhere(Request request, Ordering ordering, const Held& held) const {
-  Block* found = find_contiguous(request, *request.arena, ordering, held);
-  for (const auto& arena : request.pool().arenas()) {
-    if (found == nullptr) found = find_contiguous(request, *arena, ordering, held);
-  }
-  return found;
-}
-
-// Searches memory in one piece. If necessary, takes that of another stream after a wait for it, which costs less than
-// new memory.
-Block* PageGrowth::search_contiguous(Request request, Growing& growing) {
-  Block* block = find_contiguous_anywhere(request, Ordering::now, growing);
-  if (block == nullptr && state_.options.cross_stream == CrossStream::wait && may_wait_for_others(request, growing)) {
-    const Block* other = find_contiguous_anywhere(request, Ordering::after_wait, growing);
-    if (other != nullptr) {
-      clocks_.wait(clocks_.of(request.stream(), growing), clocks_.of(other->arena->stream, growing), other->bin.epoch,
-                   growing);
-    }
-    block = find_contiguous_anywhere(request, Ordering::now, growing);
-  }
-  if (block == nullptr || block->arena == request.arena) return block;
-  const PageHeap::Stretch part = contiguous_part(*block, request, growing);
-  return &pages_.hand_over(*block, part.begin, part.begin + part.bytes, *request.arena);
-}
-
-Block* PageGrowth::search_or_create_contiguous(Request request, const Context& context, Growing& growing) {
-  if (Block* block = search_contiguous(request, growing)) return block;
-  if (Block* block = spare_.take_page(request, growing)) return block;
-  if (request.rounded > state_.device->properties().total_bytes) return nullptr;
-  std::optional<BackingPlan> plan = pages_.plan_handle(*request.arena, request.rounded);
-  if (!plan) {
-    reserve_range(request, growing);
-    plan = pages_.plan_handle(*request.arena, request.rounded);
-  }
-  return driver_.execute_plan(plan, request, context, growing);
-}
-
-// Obtains a block by the steps of obtain_anywhere, with the search for memory in one piece.
-Block* PageGrowth::obtain_contiguous(Request request, const Context& context, Growing& growing) {
-  state_.drain_caches(growing);
-  spare_.return_whole_pages(*this, growing);
-  refresh_before_planning(request, growing);
-  Block* block = search_or_create_contiguous(request, context, growing);
-  if (block == nullptr) block = recovery_.borrow(request, growing);
-  if (block != nullptr || state_.capturing(growing)) return block;
-  if (recovery_.synchronize_frees(growing)) block = search_contiguous(request, growing);
-  if (block != nullptr) return block;
-  wait_and_release_unused(request, growing);
-  if ((block = search_or_create_contiguous(request, context, growing)) != nullptr) return block;
-  recovery_.release_default_pools(growing);
-  return search_or_create_contiguous(request, context, growing);
 }
 
 Block& PageGrowth::cut_contiguous(Block& block, Request request, const Held& held) {

@@ -97,34 +97,18 @@ class PageGrowth final : public Growth {
   PageDriver& driver() { return driver_; }
 
  private:
-  // obtain_anywhere tries the steps below in the order of their costs.
-  Block* obtain_anywhere(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
-  void refresh_before_planning(Request request, Growing& growing) CACHALOT_GROWING;
-  void wait_and_release_unused(Request request, Growing& growing) CACHALOT_GROWING;
-  Block* find_in_other_streams(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
-  Block* take_from_other_streams(Request request, const Held& held) CACHALOT_HELD;
-  Block* remap_or_create(Request request, StreamClock& clock, const Context& context,
-                         Growing& growing) CACHALOT_GROWING;
-  Block* remap(Request request, StreamClock& clock, const Context& context, Growing& growing) CACHALOT_GROWING;
-  bool may_wait_for_others(Request request, const Held& held) const CACHALOT_HELD;
-  bool wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
-                              PlacementRules rules, Growing& growing) CACHALOT_GROWING;
-  bool may_grow_first(Request request, const Held& held) CACHALOT_HELD;
+  // The search of memory for one request (page_search.cpp).
+  class Search;
+
   std::size_t usual_handle_bytes(const Held& held) const CACHALOT_HELD;
-  std::optional<BackingPlan> best_plan(Request request, Ordering ordering, PlacementRules rules,
-                                       const Held& held) CACHALOT_HELD;
   void reserve_range(Request request, Growing& growing) CACHALOT_GROWING;
   void drop_stale_views(Growing& growing) CACHALOT_GROWING;
   void drop_done_views(std::size_t enough, Growing& growing) CACHALOT_GROWING;
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
 
   // These serve allocations in one handle.
-  Block* obtain_contiguous(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   Block* find_contiguous(Request request, const Arena& arena, Ordering ordering, const Held& held) const CACHALOT_HELD;
-  Block* find_contiguous_anywhere(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
   PageHeap::Stretch contiguous_part(const Block& block, Request request, const Held& held) const CACHALOT_HELD;
-  Block* search_contiguous(Request request, Growing& growing) CACHALOT_GROWING;
-  Block* search_or_create_contiguous(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
 
   HeapState& state_;
   PrivatePools& pools_;

@@ -15,33 +15,58 @@ CACHALOT_BEGIN
 
 Block* SegmentGrowth::find(Request request, const Held& held) { return state_.find_free_and_age(request, held); }
 
-// Obtains memory in PyTorch's order, with two exceptions. While a graph is captured nothing is given back: cudaFree would
-// spoil the capture. And one step is cachalot's: memory freed by the wait for other streams' work is searched before the
-// cache is given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
-Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& growing) {
-  // Blocks in caches serve small requests first.
-  if (request.pool().kind() == PoolKind::small) caches_.drain_or_grow(growing);
-  if (Block* block = state_.find_free(request, growing)) return block;  // that helped, or another thread grew meanwhile
-  if (Block* block = take_from_ended(request, growing)) return block;
-  streams_.forget_if_many(growing);
-  if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) collect_garbage(growing);
-  Block* block = grow(request, context, growing);
-  if (block == nullptr && state_.drain_caches(growing)) block = state_.find_free(request, growing);
-  if (block == nullptr) block = recovery_.borrow(request, growing);
-  if (block == nullptr && !state_.capturing(growing) && release_oversize_for(request, growing))
-    block = grow(request, context, growing);
-  if (block != nullptr || state_.capturing(growing)) return block;
+// A Search obtains memory for one request in PyTorch's order, with two exceptions. While a graph is captured nothing is given back:
+// cudaFree would spoil the capture. And one rung is cachalot's: memory freed by the wait for other streams' work is searched before
+// the cache is given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
+struct SegmentGrowth::Search {
+  SegmentGrowth& growth;
+  const Request request;
+  const Context& context;
+  HeapState& state = growth.state_;
 
-  const bool synchronized = recovery_.synchronize_frees(growing);
-  if (state_.drain_caches(growing) || synchronized)
-    block = state_.find_free(request, growing);  // threads freed meanwhile
-  if (block == nullptr) {
-    recovery_.release_default_pools(growing);
-    recovery_.release_unused_pools({}, growing);
-    state_.ledger.retried(request.pool().kind(), growing);
-    block = grow(request, context, growing);
+  // Blocks in caches serve small requests first. Another thread may have grown meanwhile.
+  Block* find_after_draining(Growing& growing) CACHALOT_GROWING {
+    if (request.pool().kind() == PoolKind::small) growth.caches_.drain_or_grow(growing);
+    return state.find_free(request, growing);
   }
-  return block;
+  Block* take_from_ended(Growing& growing) CACHALOT_GROWING { return growth.take_from_ended(request, growing); }
+  Block* collect_and_grow(Growing& growing) CACHALOT_GROWING {
+    growth.streams_.forget_if_many(growing);
+    if (state.is(HeapState::kAging, growing) && !state.capturing(growing)) growth.collect_garbage(growing);
+    return growth.grow(request, context, growing);
+  }
+  Block* find_after_draining_all(Growing& growing) CACHALOT_GROWING {
+    return state.drain_caches(growing) ? state.find_free(request, growing) : nullptr;
+  }
+  Block* borrow(Growing& growing) CACHALOT_GROWING { return growth.recovery_.borrow(request, growing); }
+  Block* release_oversize_and_grow(Growing& growing) CACHALOT_GROWING {
+    return growth.release_oversize_for(request, growing) ? growth.grow(request, context, growing) : nullptr;
+  }
+  Block* find_after_other_streams(Growing& growing) CACHALOT_GROWING {
+    const bool synchronized = growth.recovery_.synchronize_frees(growing);
+    return state.drain_caches(growing) || synchronized ? state.find_free(request, growing) : nullptr;
+  }
+  Block* release_all_and_grow(Growing& growing) CACHALOT_GROWING {
+    growth.recovery_.release_default_pools(growing);
+    growth.recovery_.release_unused_pools({}, growing);
+    state.ledger.retried(request.pool().kind(), growing);
+    return growth.grow(request, context, growing);
+  }
+};
+
+Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& growing) {
+  static constexpr Rung<Search> kRungs[] = {
+      {&Search::find_after_draining},
+      {&Search::take_from_ended},
+      {&Search::collect_and_grow},
+      {&Search::find_after_draining_all},
+      {&Search::borrow},
+      {&Search::release_oversize_and_grow, .recovers = true},
+      {&Search::find_after_other_streams, .recovers = true},
+      {&Search::release_all_and_grow, .recovers = true},
+  };
+  Search search{*this, request, context};
+  return climb(kRungs, search, state_, growing);
 }
 
 // A new segment, as one free block; nullptr when the device or the limit has no room for it.

@@ -38,6 +38,8 @@ class SegmentGrowth : public Growth {
   HeapState& state() { return state_; }
 
  private:
+  struct Search;
+
   Block* grow(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   std::optional<Address> ask_for_segment(std::size_t bytes, Request request, Growing& growing) CACHALOT_GROWING;
   Block& adopt(Address address, std::size_t bytes, Arena& arena, Growing& growing) CACHALOT_GROWING;

@@ -1,0 +1,392 @@
+// The page heap's search of memory for one request that no free block serves.
+//
+// Its rungs, each tried if those before it failed:
+//   memory that is reserved for all streams;
+//   for a small request, a small free piece or a page of free memory beside large blocks;
+//   free blocks of other streams that it may use already;
+//   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
+//   where there is no new memory: idle pages, after such waits, too (cross_stream:scarce and wait);
+//   memory that pools offered (use_on_oom);
+//   recovery: a wait for the device, after which every idle page serves; memory that pools without users gave back;
+//   and at last memory that the default pools gave back, too.
+// With remap_slack, new memory comes first while so much more may be held than was ever live.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "growth/page_growth.h"
+
+CACHALOT_BEGIN
+
+namespace {
+
+// The cost of a wait of one stream for another, which takes a little of the device's concurrency: in pages of BackingPlan::cost.
+constexpr double kWaitCost = 0.05;
+
+}  // namespace
+
+class PageGrowth::Search {
+ public:
+  Search(PageGrowth& heap, Request request, const Context& context)
+      : heap_(heap),
+        request_(request),
+        context_(context),
+        state_(heap.state_),
+        clocks_(heap.clocks_),
+        caches_(heap.caches_),
+        recovery_(heap.recovery_),
+        pages_(heap.pages_),
+        spare_(heap.spare_),
+        driver_(heap.driver_) {}
+
+  Block* anywhere(Growing& growing) CACHALOT_GROWING;
+  Block* in_one_handle(Growing& growing) CACHALOT_GROWING;
+
+ private:
+  // Rungs of anywhere().
+  Block* find_after_draining(Growing& growing) CACHALOT_GROWING;
+  Block* take_unused(Growing& growing) CACHALOT_GROWING;
+  Block* find_beside(Growing& growing) CACHALOT_GROWING;
+  Block* find_after_refresh(Growing& growing) CACHALOT_GROWING;
+  Block* grow_first(Growing& growing) CACHALOT_GROWING;
+  Block* take_page(Growing& growing) CACHALOT_GROWING;
+  Block* take_from_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* remap_or_create(Growing& growing) CACHALOT_GROWING;
+  Block* remap_after_draining(Growing& growing) CACHALOT_GROWING;
+  Block* borrow(Growing& growing) CACHALOT_GROWING;
+  Block* find_after_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* find_after_all_work(Growing& growing) CACHALOT_GROWING;
+  Block* find_after_release(Growing& growing) CACHALOT_GROWING;
+  // Rungs of in_one_handle().
+  Block* find_or_create_handle(Growing& growing) CACHALOT_GROWING;
+  Block* create_handle_after_draining(Growing& growing) CACHALOT_GROWING;
+  Block* find_handle_after_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* create_handle_after_all_work(Growing& growing) CACHALOT_GROWING;
+  Block* create_handle_after_release(Growing& growing) CACHALOT_GROWING;
+
+  void refresh_before_planning(Growing& growing) CACHALOT_GROWING;
+  void wait_and_release_unused(Growing& growing) CACHALOT_GROWING;
+  Block* find_in_other_streams(Ordering ordering, const Held& held) const CACHALOT_HELD;
+  Block* remap(Growing& growing) CACHALOT_GROWING;
+  bool may_wait_for_others(const Held& held) const CACHALOT_HELD;
+  bool wait_for_better_memory(const std::optional<BackingPlan>& plan, PlacementRules rules,
+                              Growing& growing) CACHALOT_GROWING;
+  bool may_grow_first(const Held& held) CACHALOT_HELD;
+  std::optional<BackingPlan> best_plan(Ordering ordering, PlacementRules rules, const Held& held) CACHALOT_HELD;
+  Block* find_contiguous_anywhere(Ordering ordering, const Held& held) const CACHALOT_HELD;
+  Block* search_contiguous(Growing& growing) CACHALOT_GROWING;
+
+  PageGrowth& heap_;
+  const Request request_;
+  const Context& context_;
+  HeapState& state_;
+  StreamClocks& clocks_;
+  CacheBridge& caches_;
+  Recovery& recovery_;
+  PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
+  SparePages& spare_;
+  PageDriver& driver_;
+  StreamClock* clock_ = nullptr;  // the request's stream's, known from find_after_refresh on
+  bool needs_page_ = false;       // a small request that ends the need of caches: it takes the page about its block
+};
+
+Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
+  require_awake(request.pool().owner(), state_.index);
+  const std::uint64_t plans = driver_.plans_with_calls(growing);
+  Search search(*this, request, context);
+  Block* const block = request.contiguous ? search.in_one_handle(growing) : search.anywhere(growing);
+  const bool called_driver = driver_.plans_with_calls(growing) != plans;
+  if (called_driver && request.pool().owner() == nullptr) exchange_.heap_changed(growing);
+  return block;
+}
+
+// --- a block of any pages -----------------------------------------------------------------------------------------------
+
+Block* PageGrowth::Search::anywhere(Growing& growing) {
+  static constexpr Rung<Search> kRungs[] = {
+      {&Search::find_after_draining},
+      {&Search::take_unused},
+      {&Search::find_beside},
+      {&Search::find_after_refresh},
+      {&Search::grow_first},
+      {&Search::take_page},
+      {&Search::take_from_other_streams},
+      {&Search::remap_or_create},
+      {&Search::remap_after_draining},
+      {&Search::borrow},
+      {&Search::find_after_other_streams, .recovers = true},
+      {&Search::find_after_all_work, .recovers = true},
+      {&Search::take_from_other_streams},
+      {&Search::remap_or_create},
+      {&Search::find_after_release, .recovers = true},
+      {&Search::remap_or_create},
+  };
+  return climb(kRungs, *this, state_, growing);
+}
+
+// A block in a cache keeps its page from moving. Another thread may have grown or freed meanwhile.
+Block* PageGrowth::Search::find_after_draining(Growing& growing) {
+  if (request_.pool().kind() == PoolKind::small) {
+    needs_page_ = !caches_.drain_or_grow(growing);
+  } else {
+    state_.drain_caches(growing);
+  }
+  return state_.find_free(request_, growing);
+}
+
+Block* PageGrowth::Search::take_unused(Growing& growing) { return spare_.take_unused(request_, growing); }
+
+Block* PageGrowth::Search::find_beside(Growing& growing) {
+  heap_.streams_.forget_if_many(growing);
+  spare_.return_whole_pages(heap_, growing);
+  return heap_.find_beside(request_, growing);
+}
+
+// The lock is released meanwhile.
+Block* PageGrowth::Search::find_after_refresh(Growing& growing) {
+  clock_ = &clocks_.of(request_.stream(), growing);
+  refresh_before_planning(growing);
+  return state_.find_free(request_, growing);
+}
+
+Block* PageGrowth::Search::grow_first(Growing& growing) {
+  if (!needs_page_ && !may_grow_first(growing)) return nullptr;
+  Request wanted = request_;
+  if (needs_page_) wanted.rounded = round_up(wanted.rounded, pages_.page_bytes());
+  Search search(heap_, wanted, context_);
+  return driver_.execute_plan(search.best_plan(Ordering::now, {.may_move = false}, growing), wanted, context_, growing);
+}
+
+Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
+
+Block* PageGrowth::Search::remap_after_draining(Growing& growing) {
+  if (!state_.drain_caches(growing)) return nullptr;
+  Block* const block = state_.find_free(request_, growing);
+  return block != nullptr ? block : remap_or_create(growing);
+}
+
+Block* PageGrowth::Search::borrow(Growing& growing) { return recovery_.borrow(request_, growing); }
+
+Block* PageGrowth::Search::find_after_other_streams(Growing& growing) {
+  return recovery_.synchronize_frees(growing) ? state_.find_free(request_, growing) : nullptr;
+}
+
+Block* PageGrowth::Search::find_after_all_work(Growing& growing) {
+  wait_and_release_unused(growing);
+  return state_.find_free(request_, growing);
+}
+
+// Idle memory of the default pools cannot come to a request of a private pool in another way.
+Block* PageGrowth::Search::find_after_release(Growing& growing) {
+  recovery_.release_default_pools(growing);
+  return state_.find_free(request_, growing);
+}
+
+// Collects the knowledge that planning needs, and does the work that comes before it. Releases the lock.
+void PageGrowth::Search::refresh_before_planning(Growing& growing) {
+  request_.arena->epoch =
+      clocks_.of(request_.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
+  if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) heap_.collect_garbage(growing);
+  // One stream alone orders all its memory by itself and needs no events, unless it has left mappings that are to go some day.
+  const bool needs_events = clocks_.count(growing) >= 2 || pages_.pages().has_aliases();
+  if (needs_events && !state_.capturing(growing)) clocks_.refresh(request_, pages_.page_bytes(), growing);
+  heap_.drop_stale_views(growing);
+}
+
+// The recovery of a request that cannot be served: afterwards everything idle may serve it.
+void PageGrowth::Search::wait_and_release_unused(Growing& growing) {
+  clocks_.finish_all_work(growing);
+  state_.drain_caches(growing);  // threads freed meanwhile
+  recovery_.release_unused_pools({}, growing);
+  driver_.free_orphans(growing);
+  state_.ledger.retried(request_.pool().kind(), growing);
+}
+
+// Returns the best fit among other streams' free blocks, or null.
+Block* PageGrowth::Search::find_in_other_streams(Ordering ordering, const Held& held) const {
+  if (request_.pool().owner() != nullptr) return nullptr;
+  Block* best = nullptr;
+  for (const auto& arena : request_.pool().arenas()) {
+    if (arena.get() == request_.arena) continue;
+    Block* block = arena->bins.best_fit(request_.rounded);
+    if (block == nullptr || !clocks_.may_take(*block, request_.stream(), ordering, held)) continue;
+    if (best == nullptr || block->size() < best->size()) best = block;
+  }
+  return best;
+}
+
+// Makes the part of such a block that the request needs its stream's own.
+Block* PageGrowth::Search::take_from_other_streams(Growing& growing) {
+  Block* best = find_in_other_streams(Ordering::now, growing);
+  if (best == nullptr) return nullptr;
+  return &pages_.hand_over(*best, best->address, best->address + request_.rounded, *request_.arena);
+}
+
+// Returns the best plan within the rules, and those that hold for the request anyway.
+std::optional<BackingPlan> PageGrowth::Search::best_plan(Ordering ordering, PlacementRules rules, const Held& held) {
+  const bool is_private = request_.pool().owner() != nullptr;
+  rules.may_move = rules.may_move && !is_private;  // memory of a graph stays where the graph knows it
+  rules.may_drop = !is_private && !state_.capturing(held);
+  rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : heap_.usual_handle_bytes(held);
+  const PoolPair pools = state_.pools_of(request_.pool().owner(), held);
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas())
+      arena->reach = clocks_.reach_into(*arena, request_.stream(), ordering, held);
+  }
+  return heap_.placement_.best(*request_.arena, pools, request_.rounded, rules);
+}
+
+// Serves the request by the best plan. With cross_stream:wait the stream rather waits for others than asks the driver for
+// anything, if that saves more than it costs. If the device or the limit refuses new memory, serves it by a plan without any.
+Block* PageGrowth::Search::remap_or_create(Growing& growing) {
+  if (request_.rounded > state_.device->properties().total_bytes) return nullptr;
+  std::optional<BackingPlan> plan = best_plan(Ordering::now, {}, growing);
+  const bool may_gain = !plan || plan->calls_driver();
+  if (may_gain && state_.options.cross_stream == CrossStream::wait &&
+      wait_for_better_memory(plan, {.goes_on = true}, growing)) {
+    if (Block* block = take_from_other_streams(growing)) return block;
+    plan = best_plan(Ordering::now, {}, growing);
+  }
+  if (!plan) {
+    heap_.reserve_range(request_, growing);
+    plan = best_plan(Ordering::now, {}, growing);
+  }
+  Block* block = driver_.execute_plan(plan, request_, context_, growing);
+  if (block != nullptr || !plan || plan->new_pages == 0) return block;
+  return remap(growing);
+}
+
+// Serves the request without new memory, which is not available.
+Block* PageGrowth::Search::remap(Growing& growing) {
+  constexpr PlacementRules kNoGrowth{.may_grow = false};
+  if (Block* block = driver_.execute_plan(best_plan(Ordering::now, kNoGrowth, growing), request_, context_, growing))
+    return block;
+  if (!wait_for_better_memory(std::nullopt, kNoGrowth, growing)) return nullptr;
+  if (Block* block = take_from_other_streams(growing)) return block;
+  return driver_.execute_plan(best_plan(Ordering::now, kNoGrowth, growing), request_, context_, growing);
+}
+
+bool PageGrowth::Search::may_wait_for_others(const Held& held) const {
+  const bool waits =
+      state_.options.cross_stream == CrossStream::wait || state_.options.cross_stream == CrossStream::scarce;
+  return waits && request_.pool().owner() == nullptr && clocks_.count(held) > 1 && !state_.capturing(held);
+}
+
+// Waits for the streams whose memory would serve better than the plan, within the rules; returns false if no such stream
+// exists, or it must not be waited for. rules.goes_on: the lock was not released since the plan was made.
+bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>& plan, PlacementRules rules,
+                                                Growing& growing) {
+  if (!may_wait_for_others(growing)) return false;
+  Vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
+  const auto want = [&](const Block& block) {
+    holds(growing);
+    const StreamClock* const other = &clocks_.of(block.arena->stream, growing);
+    const auto known =
+        std::find_if(others.begin(), others.end(), [&](const auto& each) { return each.first == other; });
+    if (known == others.end()) {
+      others.emplace_back(other, block.bin.epoch);
+    } else if (Reach::has_reached(block.bin.epoch, known->second)) {
+      known->second = block.bin.epoch;
+    }
+  };
+  if (const Block* block = find_in_other_streams(Ordering::after_wait, growing)) {
+    if (clocks_.may_take(*block, clock_->stream(), Ordering::now, growing))
+      return true;  // it has become so while the lock was released
+    want(*block);
+  } else {
+    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
+    const auto better = best_plan(Ordering::after_wait, rules, growing);
+    if (!better) return false;
+    for (const Block* taken : pages_.blocks_of(*better)) {
+      if (!clocks_.may_take(*taken, clock_->stream(), Ordering::now, growing)) want(*taken);
+    }
+    if (plan && better->cost + static_cast<double>(others.size()) * kWaitCost >= plan->cost) return false;
+  }
+  for (const auto& [other, epoch] : others) clocks_.wait(*clock_, *other, epoch, growing);
+  return !others.empty();
+}
+
+// Returns whether new memory comes before idle pages are brought together: remap_slack.
+bool PageGrowth::Search::may_grow_first(const Held& held) {
+  if (state_.options.remap_slack == 0) return false;
+  caches_.gather(held);
+  const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request_.rounded;
+  const std::size_t most = std::max(live, static_cast<std::size_t>(state_.counters.max_allocated_bytes()));
+  const double allowed = static_cast<double>(most) * (1 + state_.options.remap_slack);
+  return static_cast<double>(state_.ledger.held_bytes(held) + request_.rounded) <= allowed;
+}
+
+// --- a block in one handle ------------------------------------------------------------------------------------------------
+// No pages can be brought together: one handle is found or made.
+
+Block* PageGrowth::Search::in_one_handle(Growing& growing) {
+  static constexpr Rung<Search> kRungs[] = {
+      {&Search::create_handle_after_draining},
+      {&Search::borrow},
+      {&Search::find_handle_after_other_streams, .recovers = true},
+      {&Search::create_handle_after_all_work, .recovers = true},
+      {&Search::create_handle_after_release, .recovers = true},
+  };
+  return climb(kRungs, *this, state_, growing);
+}
+
+Block* PageGrowth::Search::create_handle_after_draining(Growing& growing) {
+  state_.drain_caches(growing);
+  spare_.return_whole_pages(heap_, growing);
+  refresh_before_planning(growing);
+  return find_or_create_handle(growing);
+}
+
+Block* PageGrowth::Search::find_handle_after_other_streams(Growing& growing) {
+  return recovery_.synchronize_frees(growing) ? search_contiguous(growing) : nullptr;
+}
+
+Block* PageGrowth::Search::create_handle_after_all_work(Growing& growing) {
+  wait_and_release_unused(growing);
+  return find_or_create_handle(growing);
+}
+
+Block* PageGrowth::Search::create_handle_after_release(Growing& growing) {
+  recovery_.release_default_pools(growing);
+  return find_or_create_handle(growing);
+}
+
+Block* PageGrowth::Search::find_contiguous_anywhere(Ordering ordering, const Held& held) const {
+  Block* found = heap_.find_contiguous(request_, *request_.arena, ordering, held);
+  for (const auto& arena : request_.pool().arenas()) {
+    if (found == nullptr) found = heap_.find_contiguous(request_, *arena, ordering, held);
+  }
+  return found;
+}
+
+// Searches memory in one piece. If necessary, takes that of another stream after a wait for it, which costs less than
+// new memory.
+Block* PageGrowth::Search::search_contiguous(Growing& growing) {
+  Block* block = find_contiguous_anywhere(Ordering::now, growing);
+  if (block == nullptr && state_.options.cross_stream == CrossStream::wait && may_wait_for_others(growing)) {
+    const Block* other = find_contiguous_anywhere(Ordering::after_wait, growing);
+    if (other != nullptr) {
+      clocks_.wait(clocks_.of(request_.stream(), growing), clocks_.of(other->arena->stream, growing), other->bin.epoch,
+                   growing);
+    }
+    block = find_contiguous_anywhere(Ordering::now, growing);
+  }
+  if (block == nullptr || block->arena == request_.arena) return block;
+  const PageHeap::Stretch part = heap_.contiguous_part(*block, request_, growing);
+  return &pages_.hand_over(*block, part.begin, part.begin + part.bytes, *request_.arena);
+}
+
+Block* PageGrowth::Search::find_or_create_handle(Growing& growing) {
+  if (Block* block = search_contiguous(growing)) return block;
+  if (Block* block = spare_.take_page(request_, growing)) return block;
+  if (request_.rounded > state_.device->properties().total_bytes) return nullptr;
+  std::optional<BackingPlan> plan = pages_.plan_handle(*request_.arena, request_.rounded);
+  if (!plan) {
+    heap_.reserve_range(request_, growing);
+    plan = pages_.plan_handle(*request_.arena, request_.rounded);
+  }
+  return driver_.execute_plan(plan, request_, context_, growing);
+}
+
+CACHALOT_END
