@@ -59,6 +59,8 @@ struct Rung {
   bool recovers = false;  // waits for the device or gives memory back: never while a graph is captured
 };
 
+inline constexpr bool kRecovers = true;
+
 // Tries the rungs in their order until one returns a block. Returns null if none does, and where a capture forbids the next.
 template <typename Search, std::size_t count>
 Block* climb(const Rung<Search> (&rungs)[count], Search& search, const HeapState& state,

@@ -115,11 +115,11 @@ Block* PageGrowth::Search::anywhere(Growing& growing) {
       {&Search::remap_or_create},
       {&Search::remap_after_draining},
       {&Search::borrow},
-      {&Search::find_after_other_streams, .recovers = true},
-      {&Search::find_after_all_work, .recovers = true},
+      {&Search::find_after_other_streams, kRecovers},
+      {&Search::find_after_all_work, kRecovers},
       {&Search::take_from_other_streams},
       {&Search::remap_or_create},
-      {&Search::find_after_release, .recovers = true},
+      {&Search::find_after_release, kRecovers},
       {&Search::remap_or_create},
   };
   return climb(kRungs, *this, state_, growing);
@@ -324,9 +324,9 @@ Block* PageGrowth::Search::in_one_handle(Growing& growing) {
   static constexpr Rung<Search> kRungs[] = {
       {&Search::create_handle_after_draining},
       {&Search::borrow},
-      {&Search::find_handle_after_other_streams, .recovers = true},
-      {&Search::create_handle_after_all_work, .recovers = true},
-      {&Search::create_handle_after_release, .recovers = true},
+      {&Search::find_handle_after_other_streams, kRecovers},
+      {&Search::create_handle_after_all_work, kRecovers},
+      {&Search::create_handle_after_release, kRecovers},
   };
   return climb(kRungs, *this, state_, growing);
 }

@@ -61,9 +61,9 @@ Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& g
       {&Search::collect_and_grow},
       {&Search::find_after_draining_all},
       {&Search::borrow},
-      {&Search::release_oversize_and_grow, .recovers = true},
-      {&Search::find_after_other_streams, .recovers = true},
-      {&Search::release_all_and_grow, .recovers = true},
+      {&Search::release_oversize_and_grow, kRecovers},
+      {&Search::find_after_other_streams, kRecovers},
+      {&Search::release_all_and_grow, kRecovers},
   };
   Search search{*this, request, context};
   return climb(kRungs, search, state_, growing);
