@@ -20,9 +20,11 @@ const Context kNoContext;
 
 // --- malloc ---------------------------------------------------------------------------------------------------------------
 
-// Frees that are done come first, so that their memory can serve this request. As PyTorch, not while a graph is
-// captured (events must not be queried then), nor for a thread that allocates into a pool.
-void FastPath::prepare(Stream stream, Held& held) {
+// Begins a malloc under the lock: adds the caches' sums to the statistics, and finishes frees that are done, so that their memory
+// can serve this request. As PyTorch, finishes none while a graph is captured (events must not be queried then), nor for a thread
+// that allocates into a pool.
+void FastPath::enter(Stream stream, Held& held) {
+  if (state.is(HeapState::kCaching, held)) slow_.caches.update_sums(held);
   if (!state.is(HeapState::kWaitingFrees, held) || state.capturing(held)) return;
   if (!slow_.pools.holds_frees_back(stream, held)) slow_.frees.reclaim(held);
 }
@@ -52,8 +54,7 @@ CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream, co
   const DeviceLock lock(state);
   if (state.modes != 0) [[unlikely]] {
     if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
-    if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
-    prepare(stream, lock);
+    enter(stream, lock);
   }
   const Request request = make_request(bytes, stream, lock);
   Block* block = state.find_free_and_age(request, lock);
@@ -104,8 +105,7 @@ void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguou
   const Context context = state.observers.gather_context(Contexts::state);
   const Operation lock(state.mutex);
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock, alignment);
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
-  prepare(stream, lock);
+  enter(stream, lock);
   Request request = make_request(bytes + slack, stream, lock);
   request.bytes = bytes;
   request.contiguous = contiguous && request.pool().growth->may_scatter();
@@ -157,8 +157,7 @@ void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
   const Operation lock(state.mutex);
   CacheBridge& caches = slow_.caches;
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
-  caches.update_sums(lock);
-  prepare(stream, lock);
+  enter(stream, lock);
   const Request request = make_request(bytes, stream, lock);
   if (state.caches_are_open()) {
     if (void* ptr = state.caches->allocate(bytes, request.stream().key)) return ptr;  // it only had to be gathered
@@ -191,16 +190,23 @@ CACHALOT_FAST_PATH void FastPath::free_block(Block& block, const Context& contex
   state.finish_free(block, context, held);
 }
 
+// Takes the live block at `ptr` out of its cache's lease, if it has one. Returns false if it is not live.
+CACHALOT_FAST_PATH bool FastPath::take_live(Block& block, const void* ptr, const Held& held) {
+  if (!HeapState::is_live(block, ptr)) [[unlikely]]
+    return false;
+  if (state.is(HeapState::kCaching, held)) [[unlikely]]
+    slow_.caches.detach(block, held);
+  return true;
+}
+
 bool FastPath::deallocate_to_heap(Block& block, const void* ptr) {
   if (state.observers.contexts() == Contexts::all) [[unlikely]] {
     return deallocate_with_context(block, ptr);
   }
   block.prefetch_neighbours();  // the lock is an exchange: no load after it begins before it is done
   const DeviceLock lock(state);
-  if (!HeapState::is_live(block, ptr)) [[unlikely]]
+  if (!take_live(block, ptr, lock)) [[unlikely]]
     return false;
-  if ((state.modes & HeapState::kCaching) != 0) [[unlikely]]
-    slow_.caches.detach(block, lock);
   free_block(block, kNoContext, lock);
   return true;
 }
@@ -208,8 +214,7 @@ bool FastPath::deallocate_to_heap(Block& block, const void* ptr) {
 bool FastPath::deallocate_with_context(Block& block, const void* ptr) {
   const Context context = state.observers.gather_context(Contexts::all);
   const DeviceLock lock(state);
-  if (!HeapState::is_live(block, ptr)) return false;
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
+  if (!take_live(block, ptr, lock)) return false;
   free_block(block, context, lock);
   return true;
 }
@@ -229,12 +234,11 @@ bool FastPath::deallocate_checked(Block& block, const void* ptr, std::size_t byt
   if (state.observers.contexts() == Contexts::all) [[unlikely]]
     context = state.observers.gather_context(Contexts::all);
   const DeviceLock lock(state);
-  if (!HeapState::is_live(block, ptr)) [[unlikely]]
-    return false;
-  CACHALOT_REQUIRE(bytes == block.requested_bytes(),
+  CACHALOT_REQUIRE(!HeapState::is_live(block, ptr) || bytes == block.requested_bytes(),
                    "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
                    block.requested_bytes());
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
+  if (!take_live(block, ptr, lock)) [[unlikely]]
+    return false;
   if (!block.arena->is_known_as(stream)) [[unlikely]] {
     const KnownStream last_user = slow_.streams.identify(stream);
     if (last_user != block.arena->stream) slow_.frees.add_use(block, last_user, lock);
@@ -275,9 +279,8 @@ void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
   const AllocationStack stack(state.observers.takes_stacks());
   const Context context = state.observers.gather_context(HistoryOptions::Contexts::state);
   const Operation lock(state.mutex);
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
+  enter(stream, lock);
   state.drain_caches(lock);  // blocks in a cache are free to the user
-  prepare(stream, lock);
   Request request = make_request(bytes, stream, lock);
   Block* block = free_block_at(address, request, lock);
   CACHALOT_REQUIRE(block != nullptr, "Could not allocate CUDA storage at exact address {}", as_pointer(address));

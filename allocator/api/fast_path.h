@@ -63,7 +63,7 @@ class FastPath {
   void* hand_out_aligned(Block& block, Request request, Alignment alignment, const Context& context,
                          const Held& held) CACHALOT_HELD;
   [[noreturn]] void refuse(std::size_t bytes);
-  void prepare(Stream stream, Held& held) CACHALOT_HELD;
+  void enter(Stream stream, Held& held) CACHALOT_HELD;
   Request make_request(std::size_t bytes, Stream stream, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, Stream stream, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
@@ -71,6 +71,7 @@ class FastPath {
   void* allocate_for_cache(std::size_t bytes, Stream stream);
 
   void free_block(Block& block, const Context& context, Held& held) CACHALOT_HELD;
+  bool take_live(Block& block, const void* ptr, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] bool deallocate_to_heap(Block& block, const void* ptr);
   bool deallocate_with_context(Block& block, const void* ptr);
   [[gnu::noinline]] bool deallocate_through_cache(Block& block, const void* ptr);

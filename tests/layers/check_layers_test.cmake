@@ -41,7 +41,7 @@ endif()
 
 expect_caught("base/up.h .layer 0. includes allocator/blocks/block.h .layer 3."
   allocator/base/up.h "#include \"blocks/block.h\"\n")
-expect_caught("blocks/up.cpp .layer 3. includes allocator/include/cachalot/caching_allocator.h .layer 12."
+expect_caught("blocks/up.cpp .layer 3. includes allocator/include/cachalot/caching_allocator.h .layer 10."
   allocator/blocks/up.cpp "#include <vector>\n  #  include \"cachalot/caching_allocator.h\"\n")
 expect_caught("include/cachalot/device.h .layer 1. includes allocator/include/cachalot/caching_allocator.h"
   allocator/include/cachalot/device.h "#include \"cachalot/caching_allocator.h\"\n")

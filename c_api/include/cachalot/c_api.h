@@ -105,11 +105,13 @@ enum {
 
 /** Returns memory as cachalot_malloc does, with flags of the enumeration above, or 0.
  * An unknown flag is an error. */
-CACHALOT_API void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, unsigned int flags);
+CACHALOT_API void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream,
+                                              unsigned int flags);
 
 /** Returns memory as cachalot_malloc does, at an address that is a multiple of `alignment`.
  * `alignment` is a power of two up to 2 MiB; another number is an error. */
-CACHALOT_API void* cachalot_malloc_aligned(size_t size, size_t alignment, int device, cudaStream_t stream);
+CACHALOT_API void* cachalot_malloc_aligned(size_t size, size_t alignment, int device,
+                                           cudaStream_t stream);
 
 /** Frees what a cachalot_malloc function returned for this `size` and `device`.
  * A `stream` other than the allocation's counts as a use there: the memory is reused when the work
@@ -371,8 +373,8 @@ typedef void (*cachalot_soft_limit_callback)(const cachalot_soft_limit_t* report
  * "none" lifts the soft limit; `callback` may then be NULL.
  * A callback that is replaced may still be running on another thread.
  * Fails with CACHALOT_E_INVALID_ARGUMENT for a bad text and for a callback that is NULL. */
-CACHALOT_API int cachalot_set_soft_limit(const char* limit, cachalot_soft_limit_callback callback, void* context,
-                                         int device);
+CACHALOT_API int cachalot_set_soft_limit(const char* limit, cachalot_soft_limit_callback callback,
+                                         void* context, int device);
 
 /** Has the limits of one device and the bytes that count against them, at one moment. */
 typedef struct cachalot_limits_t {
