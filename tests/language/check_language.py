@@ -426,6 +426,8 @@ BAD_PYTHON = {
     "def a():\n    \"\"\"Of so many floats.\"\"\"": "Of", "def b():\n    \"\"\"Returns it.\n\n    It is kept for good.\n    \"\"\"": "for good",
     "class C:\n    \"\"\"Whose it is.\"\"\"": "Whose", "\"\"\"What it does.\"\"\"": "What", "# Whether it fits.\na = 1": "Whether",
     "a = 1  # what it costs": "what", "def _d():\n    \"\"\"Whether it fits.\"\"\"": "Whether",
+    "def enable(config):\n    \"\"\"As cachalot.enable_cupy.\"\"\"": "As",
+    "class D:\n    def e(self):\n        \"\"\"As the other one.\"\"\"": "As",
 }
 GOOD_PYTHON = [
     "def a():\n    \"\"\"Returns `somebody`.\n\n    So:\n\n        somebody(wrote)\n    \"\"\"", "a = '# Whose it is'", "#!/usr/bin/env python3\na = 1",
