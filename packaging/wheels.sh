@@ -5,7 +5,7 @@
 #
 # The wheel has the plug-in, ready adapters for each version of PyTorch, the `cachalot` command with the simulator, and
 # completions for shells. It runs on every Linux of manylinux_2_28 (glibc 2.28 and newer) with any Python from 3.10 on.
-# Needed here: Debian 12's GCC and what CONTRIBUTING.md lists for the command, python3 with venv, and PyPI. The first run
+# Needed here: Debian 12's GCC and what docs/develop/build.md lists for the command, python3 with venv, and PyPI. The first run
 # fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps. Without
 # adapters, as in CI, nothing of PyTorch is fetched; the package compiles an adapter at its first use.
 set -euo pipefail
