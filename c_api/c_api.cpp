@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "api/device_allocator.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/format.h"
 #include "base/locks.h"
 #include "base/process.h"
@@ -41,23 +41,6 @@ namespace {
 
 // ---- The environment variables of libcachalot.so: devices, and options ----------------------------------------------
 
-// A bad environment variable.
-class BadEnvironment : public InvalidArgument {
- public:
-  using InvalidArgument::InvalidArgument;
-};
-
-// parse(text of the variable), or parse(otherwise) where it is not set.
-template <typename Parse>
-auto from_environment(const char* variable, const char* otherwise, Parse parse) {
-  const char* const text = std::getenv(variable);
-  try {
-    return parse(std::string_view(text == nullptr ? otherwise : text));
-  } catch (const InvalidArgument& error) {
-    throw BadEnvironment(formatted("environment variable {}: {}", variable, error.what()));
-  }
-}
-
 std::vector<std::shared_ptr<Device>> devices_of_settings() {
   try {
     return simulated_devices();
@@ -77,7 +60,7 @@ bool parse_simulate(std::string_view value) {
 // not be handed addresses that no kernel can use. Simulated devices are for programs that ask for them, and for
 // machines without a driver.
 std::vector<std::shared_ptr<Device>> devices_of_environment() {
-  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return devices_of_settings();
+  if (parse_environment("CACHALOT_SIMULATE", "", parse_simulate)) return devices_of_settings();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   if (!devices.empty()) return devices;
   if (cuda_driver_version() != 0) {
@@ -97,9 +80,9 @@ std::vector<std::shared_ptr<Device>> devices_of_environment() {
 // Returns the options (CACHALOT_CONF, CACHALOT_DEBUG), and warns of those without effect. Throws BadEnvironment.
 Options options_of_environment() {
   Options base;
-  base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
+  base.debug = parse_environment("CACHALOT_DEBUG", "", parse_debug);
   Options options =
-      from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
+      parse_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
   warn_of_options_without_effect(options);
   return options;
 }

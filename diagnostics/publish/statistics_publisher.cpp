@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/locks.h"
 #include "base/process.h"
 #include "cachalot/statistics_page.h"
@@ -310,8 +311,8 @@ constexpr std::chrono::seconds kInterestLasts{3};
 
 std::string directory_of(const PublishOptions& options) {
   if (!options.directory.empty()) return options.directory;
-  const char* const directory = std::getenv("CACHALOT_PUBLISH_DIR");
-  return directory != nullptr && *directory != '\0' ? directory : "/dev/shm";
+  const std::string directory(environment("CACHALOT_PUBLISH_DIR").value_or(""));
+  return directory.empty() ? "/dev/shm" : directory;
 }
 
 void require_interval(const char* name, milliseconds interval) {
@@ -434,8 +435,7 @@ std::string published_page() {
 }
 
 bool is_publishing_asked_for() {
-  const char* const text = std::getenv("CACHALOT_PUBLISH");
-  const std::string_view value = text == nullptr ? "" : text;
+  const std::string_view value = environment("CACHALOT_PUBLISH").value_or("");
   CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1",
                    "'{:.60}' is not 1, to publish statistics for cachalot top, nor 0", value);
   return value == "1";

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/environment.h"
 #include "base/format.h"
 #include "base/own_code.h"
 #include "cachalot/guard.h"
@@ -19,17 +20,12 @@ namespace cachalot {
 
 namespace {
 
-// use(text of the variable); false: it is not set.
+// Calls use(value). Returns false if the variable is not set.
 template <typename Use>
 bool with_environment(const char* variable, Use use) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr) return false;
-  try {
-    use(std::string_view(text));
-    return true;
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(formatted("environment variable {}: {}", variable, error.what()));
-  }
+  if (!environment(variable)) return false;
+  parse_environment(variable, "", use);
+  return true;
 }
 
 // Amends the options. Settings of PYTORCH_CUDA_ALLOC_CONF that cachalot does not use may be used by PyTorch itself;
@@ -54,10 +50,7 @@ Options read_pytorch_conf(std::string_view text, const Options& base) {
 }
 
 // Reads the variable as torch does: "0" and anything else leave caching on.
-bool is_caching_off_by_environment() {
-  const char* const value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
-  return value != nullptr && std::string_view(value) == "1";
-}
+bool is_caching_off_by_environment() { return environment("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1"; }
 
 // The first of the two that is set counts, as in PyTorch.
 Options pytorch_environment_options() {

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/format.h"
 #include "base/suggestions.h"
 #include "policy/option_grammar.h"
@@ -55,8 +56,7 @@ std::string as_value(const std::string& value) {
 }  // namespace
 
 SimulationSettings SimulationSettings::of_environment() {
-  const char* const text = std::getenv(std::string(kVariable).c_str());
-  SimulationSettings settings = parse(text == nullptr ? "" : text);
+  SimulationSettings settings = parse(environment(std::string(kVariable).c_str()).value_or(""));
   settings.add_former_variables();
   return settings;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "simulator/device/address_space.h"
@@ -160,8 +161,8 @@ Config read_config() {
   config.machine_devices = config.devices;
   config.physical_devices.resize(static_cast<std::size_t>(config.devices));
   std::iota(config.physical_devices.begin(), config.physical_devices.end(), 0);
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
-    config.physical_devices = visible_devices(visible, config.devices);
+  if (const auto visible = environment("CUDA_VISIBLE_DEVICES"))
+    config.physical_devices = visible_devices(*visible, config.devices);
   config.devices = static_cast<int>(config.physical_devices.size());
   settings.with("launch_ns", [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
   settings.with("copy_bytes", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "simulator/device/address_space.h"
@@ -95,8 +96,7 @@ std::string_view to_string(ContextLibrary library) {
 std::string_view to_string(ModuleLoading loading) { return loading == ModuleLoading::eager ? "eager" : "lazy"; }
 
 ModuleLoading module_loading_of_environment() {
-  const char* const text = std::getenv("CUDA_MODULE_LOADING");
-  return text != nullptr && std::string_view(text) == "EAGER" ? ModuleLoading::eager : ModuleLoading::lazy;
+  return environment("CUDA_MODULE_LOADING") == "EAGER" ? ModuleLoading::eager : ModuleLoading::lazy;
 }
 
 ContextCosts estimated_context_costs(const GpuModel& gpu, ModuleLoading loading) {

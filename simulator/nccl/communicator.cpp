@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 #include "base/format.h"
 #include "simulator/base/end_of_process.h"
 #include "simulator/base/report.h"
@@ -33,8 +34,7 @@ constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // allocated by src/init.
 
 // A whole number from 1 on; 0 otherwise.
 long positive(const char* variable) {
-  const char* text = std::getenv(variable);
-  return text ? std::max(0L, std::strtol(text, nullptr, 10)) : 0;
+  return std::max(0L, std::strtol(std::string(environment(variable).value_or("")).c_str(), nullptr, 10));
 }
 
 int limit(const char* variable, const char* older, int config) {

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
+
 namespace cachalot::tools {
 namespace {
 
@@ -66,10 +68,7 @@ std::string with_commas(std::uint64_t number) {
 
 namespace {
 
-std::string_view variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
+std::string_view variable(const char* name) { return environment(name).value_or(""); }
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/environment.h"
 #include "policy/options_without_effect.h"
 #include "tools/base/quoted.h"
 #include "tools/base/text_layout.h"
@@ -285,8 +286,7 @@ class ReplayCommand : public Command {
 
   std::string effective_config() const {
     if (config_) return *config_;
-    const char* const environment = std::getenv("CACHALOT_CONF");
-    return environment == nullptr ? "" : environment;
+    return std::string(environment("CACHALOT_CONF").value_or(""));
   }
 
   void require_one_for_steps(std::size_t traces) const {

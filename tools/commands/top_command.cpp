@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/environment.h"
 #include "cachalot/errors.h"
 #include "tools/base/descriptor.h"
 #include "tools/base/text_layout.h"
@@ -194,8 +195,7 @@ class TerminalScreen {
 
   // Returns whether standard output is a terminal that can show a screen.
   static bool is_possible() {
-    const char* const terminal = std::getenv("TERM");
-    const std::string_view name = terminal == nullptr ? "" : terminal;
+    const std::string_view name = environment("TERM").value_or("");
     return isatty(STDOUT_FILENO) == 1 && !name.empty() && name != "dumb";
   }
 

@@ -18,6 +18,7 @@
 #include <thread>
 #include <tuple>
 
+#include "base/environment.h"
 #include "base/process.h"
 #include "cachalot/errors.h"
 #include "cachalot/statistics_page.h"
@@ -337,8 +338,8 @@ bool read_page(const std::string& path, const std::string& name, std::vector<Pro
 
 std::string page_directory(const std::string& given) {
   if (!given.empty()) return given;
-  const char* const directory = std::getenv("CACHALOT_PUBLISH_DIR");
-  return directory != nullptr && *directory != '\0' ? directory : "/dev/shm";
+  const std::string directory(environment("CACHALOT_PUBLISH_DIR").value_or(""));
+  return directory.empty() ? "/dev/shm" : directory;
 }
 
 ReadPages read_pages(const std::string& directory) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/environment.h"
 #include "base/suggestions.h"
 
 namespace cachalot::tools {
@@ -17,10 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string setting(const char* variable) {
-  const char* const value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
+std::string setting(const char* variable) { return std::string(environment(variable).value_or("")); }
 
 bool is_script(const std::string& word) { return word.ends_with(".py"); }
 

@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/environment.h"
 #include "cachalot/errors.h"
 #include "simulator/device/address_space.h"
 #include "simulator/device/simulation_settings.h"
@@ -459,11 +460,11 @@ Environment with_simulator(const fs::path& simulator) {
 // Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.
 // Throws InvalidArgument where it is not.
 fs::path find_simulator() {
-  const char* const named = std::getenv("CACHALOT_SIMULATOR");
+  const auto named = environment("CACHALOT_SIMULATOR");
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
   std::vector<fs::path> places;
-  if (named != nullptr) {
-    places = {named};
+  if (named) {
+    places = {*named};
   } else {
     places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
   }
