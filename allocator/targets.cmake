@@ -70,11 +70,9 @@ cachalot_static_library(core allocator
     heap/stream_clocks.cpp
     heap/uncached.cpp
 
-    growth/background_thread.cpp
     growth/cache_level.cpp
     growth/checkpoints.cpp
     growth/growth.cpp
-    growth/handle_exchange.cpp
     growth/page_driver.cpp
     growth/page_growth.cpp
     growth/page_search.cpp

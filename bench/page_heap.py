@@ -2,11 +2,11 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus | --plays | --floor | --random]
+                       [--min-device | --scaled | --caches | --cross-stream | --corpus | --plays | --floor | --random]
 
-For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
-waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the
-allocations in the later half that made a driver call; live mappings; host time an event of both, best of five passes.
+For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time; driver calls of the
+fourth of four iterations; share of the allocations in the later half that made a driver call; live mappings; host time an event of
+both, best of five passes.
 
 --min-device (minutes): the smallest device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for
 the three small traces), how many allocations fail, how often the whole device is waited for, and the driver time.
@@ -15,8 +15,6 @@ the three small traces), how many allocations fail, how often the whole device i
 the trace as it is, and on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie
 is chance.
 --cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option.
---exchange: the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in
-the work on each block and in how often the host waits for it; each the mean over the sizes of --scaled.
 --corpus (minutes): of the programs in data/traces/programs and their two halves the ratio, what thread caches add to it, the driver
 time to that of PyTorch's expandable segments (a model), driver calls of the fourth iteration, host time an event to that of segments,
 and the smallest device / peak requested.
@@ -68,10 +66,6 @@ def replay(command, path, config, *options):
     return json.loads(done.stdout)
 
 
-def driver_ms(*runs):
-    return " + ".join(f"{sum(run[key] for run in runs) / len(runs) / 1000:.1f}" for key in ("foreground_us", "background_us"))
-
-
 def ns_per_event(command, path, config):
     return replay(command, path, config, "--work-us", "0", "--repeat", "5")["ns_per_event"]
 
@@ -85,7 +79,7 @@ def row(command, trace, config, min_device):
     cells = [
         f"{pages['ratio']:.4f}",
         f"{segments['ratio']:.4f}",
-        driver_ms(pages),
+        f"{pages['driver_us'] / 1000:.1f}",
         str(repeated["memory_calls_per_iteration"][3]),
         f"{100 * pages['late_driver_allocations'] / pages['late_allocations']:.2f}",
         str(pages["live_mappings"]),
@@ -171,7 +165,7 @@ def judge(options, path):
     run = replay(options.command, path, options.config, "--check-hazards", "--min-device")
     repeated = replay(options.command, path, options.config, "--check-hazards", "--iterations", "4")
     pages_ns, segments_ns = (ns_per_event(options.command, path, config) for config in (options.config, "heap:segments"))
-    return Judged(run["ratio"], percent_added(options, path), run["foreground_us"] / run["expandable_us"],
+    return Judged(run["ratio"], percent_added(options, path), run["driver_us"] / run["expandable_us"],
                   repeated["memory_calls_per_iteration"][3], pages_ns / segments_ns,
                   run["min_device_bytes"] / run["peak_requested_bytes"])
 
@@ -278,7 +272,7 @@ def print_floor(options):
     for name in names:
         path = recorded(name)
         run = replay(options.command, path, options.config)
-        host_us = HOST_US + run["foreground_us"] / run["events"]
+        host_us = HOST_US + run["driver_us"] / run["events"]
         print(f"| {name} | {run['ratio']:.4f} | {floor(path, HOST_US):.4f} | {floor(path, host_us):.4f} |", flush=True)
 
 
@@ -304,30 +298,6 @@ def print_random(options):
         write_random(path, events)
         run = replay(options.command, path, options.config, "--check-hazards")
     print(f"{events} events, no hazard; reserved / requested {run['ratio']:.4f}; {run['memory_calls']} driver calls for memory")
-
-
-WORK = {  # on each block, and how often the host waits for it
-    "10 us": [],
-    "10 us and 500 GB/s": ["--work-gb-per-s", "500"],
-    "the same, a wait every 400 allocations": ["--work-gb-per-s", "500", "--wait-every", "400"],
-    "the same, every 100": ["--work-gb-per-s", "500", "--wait-every", "100"],
-}
-
-
-def print_exchange(options):
-    print_head([f"{work}: {who}" for work in WORK for who in ("without", "with the thread")])
-    with tempfile.TemporaryDirectory() as folder:
-        for trace in TRACES:
-            paths = [pathlib.Path(folder) / f"{trace}_{scale}.csv.gz" for scale in SCALES]
-            for path, scale in zip(paths, SCALES):
-                write_scaled(trace, scale, path)
-
-            def cell(config, work, paths=paths):
-                runs = [replay(options.command, path, config, "--check-hazards", *work) for path in paths]
-                return f"{sum(run['ratio'] for run in runs) / len(runs):.4f}, {driver_ms(*runs)}"
-
-            cells = [cell(f"{options.config},background_thread:{on}", work) for work in WORK.values() for on in (False, True)]
-            print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 
 def percent_added(options, path):
@@ -362,7 +332,7 @@ def main():
     parser.add_argument("--config", default="heap:pages")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--min-device", action="store_true")
-    for print_one in (print_scaled, print_caches, print_cross_stream, print_exchange, print_corpus, print_plays, print_floor, print_random):
+    for print_one in (print_scaled, print_caches, print_cross_stream, print_corpus, print_plays, print_floor, print_random):
         name = print_one.__name__.removeprefix("print_").replace("_", "-")
         what.add_argument(f"--{name}", dest="print_one", action="store_const", const=print_one, default=print_table)
     options = parser.parse_args()

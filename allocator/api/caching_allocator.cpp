@@ -223,15 +223,6 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   });
 }
 
-bool CachingAllocator::tidy(int device) {
-  bool has_tidied = false;
-  for (const auto& allocator : state_->selected(device)) {
-    PageGrowth* const pages = allocator->growths.pages();
-    has_tidied = (pages != nullptr && pages->exchange().tidy() == HandleExchange::Step::exchanged) || has_tidied;
-  }
-  return has_tidied;
-}
-
 void CachingAllocator::drain_thread_caches(int device) {
   for (const auto& allocator : state_->selected(device)) allocator->caches.drain();
 }

@@ -130,7 +130,6 @@ class CudaDevice final : public Device {
   IpcHandle ipc_export(Address address) override;
   Address ipc_import(const IpcHandle& handle) override;
   void ipc_close(Address address) override;
-  bool allows_background_threads() const override { return true; }
   std::int64_t clock_us() override;
 
   // The device's context, for code that calls the driver beside this class.

@@ -189,16 +189,7 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
     return nullptr;
   }
   ask->granted(new_bytes, growing);
-  if (plan.calls_driver()) ++plans_with_calls_;
   return &book_plan(plan, vacated, calls.created, request, context, growing);
-}
-
-void PageDriver::show_created(const BackingPlan& plan, const Vector<MemoryHandle>& created, const Held& /*held*/) {
-  for (std::size_t i = 0; i < created.size(); ++i) {
-    const auto& [at, count] = plan.growths[i];
-    const HandleId id = pages_.pages().add(created[i], count, at);
-    pages_.show(*pages_.range_of(at), pages_.pages().handle(id), at);
-  }
 }
 
 // The books follow the driver.
@@ -206,7 +197,10 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::Vac
                              const Vector<MemoryHandle>& created, Request request, const Context& context,
                              Growing& growing) {
   PhysicalPages& pages = pages_.pages();
-  show_created(plan, created, growing);
+  for (std::size_t i = 0; i < created.size(); ++i) {
+    const auto& [at, count] = plan.growths[i];
+    pages_.show(*plan.range, pages.handle(pages.add(created[i], count, at)), at);
+  }
   for (const BackingPlan::Mapping& view : plan.views) {
     pages.add_view(view.handle, view.at);
     pages_.show(*plan.range, pages.handle(view.handle), view.at);
@@ -359,70 +353,6 @@ void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growin
   for (const View& view : handle.views) rest.views.push_back(view.address);
   block_orphan(rest, growing);  // until the device has taken it
   free_orphan(std::move(rest), growing);
-}
-
-struct PageDriver::Exchange {
-  HandleId id;
-  BackingPlan plan;  // the new handles
-  Vector<PageHeap::VacatedStretch> vacated;
-};
-
-// Reserved memory stays the same throughout. The growth mutex keeps others from the addresses meanwhile.
-bool PageDriver::exchange_handle(HandleId id, Growing& growing) {
-  PhysicalPages& pages = pages_.pages();
-  const PhysicalHandle handle = pages.handle(id);
-  const std::size_t bytes = pages.bytes(handle);
-  Exchange exchange{.id = id, .plan = {}, .vacated = {}};
-  for (std::uint32_t i = 0; i < handle.pages; ++i) {
-    exchange.plan.growths.push_back({pages.page(handle.first + i).home, 1});
-  }
-  exchange.vacated = pages_.vacate(id);
-  const Ledger::Move move(state_.ledger, bytes, growing);
-
-  Orphan rest{handle.memory, bytes, {}};
-  for (const View& view : handle.views) rest.views.push_back(view.address);
-  BackingCalls calls(*state_.device, handles_.peers, exchange.plan, pages);
-  bool is_backed = false;
-  try {
-    const Unlocked<Held> unlocked(growing);
-    for (; !rest.views.empty(); rest.views.pop_back()) state_.device->unmap(rest.views.back(), bytes);
-    handles_.exported.forget(handle.memory);
-    state_.device->release(handle.memory);
-    rest.memory = 0;
-    is_backed = calls.make();
-  } catch (const CudaError&) {  // as if there were no memory; what the device kept is noted
-  }
-  for (const View& view : handle.views) forget_view(id, view.address, growing);
-  pages.remove(id);
-  if (is_backed) {
-    book_exchange(exchange, calls.created, growing);
-  } else {
-    book_loss(exchange, rest, growing);
-    for (const Orphan& orphan : calls.orphans) adopt_orphan(orphan, growing);
-  }
-  return is_backed;
-}
-
-void PageDriver::book_exchange(const Exchange& exchange, const Vector<MemoryHandle>& created, Growing& growing) {
-  show_created(exchange.plan, created, growing);
-  for (const PageHeap::VacatedStretch& part : exchange.vacated) {
-    pages_.reopen(part);
-    const PoolKind kind = pages_.range_of(part.address)->kind;
-    for (const auto action : {Change::Action::segment_unmap, Change::Action::segment_map}) {
-      state_.ledger.tell_of_pages(action, kind, part.address, part.bytes, *part.arena, nullptr, growing);
-    }
-  }
-}
-
-void PageDriver::book_loss(const Exchange& exchange, const Orphan& rest, Growing& growing) {
-  std::size_t bytes = 0;
-  for (const PageHeap::VacatedStretch& part : exchange.vacated) {
-    const PoolKind kind = pages_.range_of(part.address)->kind;
-    state_.ledger.pages_went(kind, part.address, part.bytes, *part.arena, growing);
-    bytes += part.bytes;
-  }
-  state_.ledger.handle_went(bytes, growing);
-  if (rest.memory != 0) adopt_orphan(rest, growing);
 }
 
 void PageDriver::count_handle_gone(HandleId id, const Held& held) {

@@ -61,22 +61,14 @@ class PageDriver {
   Block* execute_plan(const std::optional<BackingPlan>& plan, Request request, const Context& context,
                       Growing& growing) CACHALOT_GROWING;
 
-  // Returns how many plans have made calls of the driver so far.
-  std::uint64_t plans_with_calls(const Held& /*held*/) const CACHALOT_HELD { return plans_with_calls_; }
-
   // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free, but no more than
   // `most`; waits for the device first. A handle that the device refuses becomes an orphan, and the error is thrown.
   void release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) CACHALOT_GROWING;
   // Does so for handles of the default pools whose work is known to be done, as the goal says, without a wait. Returns the
   // bytes.
   std::size_t release_done(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING;
-  // Returns true if a handle of the default pools has no live byte, and no work uses it.
-  bool is_idle_and_done(HandleId id, const Held& held) CACHALOT_HELD;
   // Releases one handle without a live byte, and its addresses.
   void release_handle(HandleId id, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
-  // Replaces a handle without a live byte, which no work uses, by one handle for each page at the pages' homes. Returns
-  // false, with the handle released, if the device does not give their memory again.
-  bool exchange_handle(HandleId id, Growing& growing) CACHALOT_GROWING;
   // Books that the memory of a handle is released.
   void count_handle_gone(HandleId id, const Held& held) CACHALOT_HELD;
   // Books that nothing is mapped in the view any more.
@@ -96,10 +88,7 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
-  void show_created(const BackingPlan& plan, const Vector<MemoryHandle>& created, const Held& held) CACHALOT_HELD;
-  struct Exchange;
-  void book_exchange(const Exchange& exchange, const Vector<MemoryHandle>& created, Growing& growing) CACHALOT_GROWING;
-  void book_loss(const Exchange& exchange, const Orphan& rest, Growing& growing) CACHALOT_GROWING;
+  bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;
   Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                    const Vector<MemoryHandle>& created, Request request, const Context& context,
                    Growing& growing) CACHALOT_GROWING;
@@ -112,7 +101,6 @@ class PageDriver {
   StreamClocks& clocks_;
   SharedHandles& handles_;
   SavedMemory& saved_;
-  std::uint64_t plans_with_calls_ CACHALOT_GUARDED_BY(device_lock) = 0;
   Vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
 };
 

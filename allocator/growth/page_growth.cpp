@@ -92,8 +92,7 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
       pages_(state.blocks, page_bytes),
       spare_(state, pages_, parts.pools, parts.streams),
       placement_(pages_),
-      driver_(state, pages_, parts.clocks, parts.handles, parts.saved),
-      exchange_(state, pages_, driver_, parts.clocks) {
+      driver_(state, pages_, parts.clocks, parts.handles, parts.saved) {
   state.blocks.expect_ranges();
   state.splits_everything = true;
   clocks_.set_referred([this](const Held& held) {
@@ -200,10 +199,7 @@ bool PageGrowth::has_leftovers(const PrivatePool& pool, const Held& held) const 
   return driver_.has_orphans(pool, held);
 }
 
-void PageGrowth::give_back_everything() noexcept {
-  exchange_.stop();
-  driver_.give_back_everything();
-}
+void PageGrowth::give_back_everything() noexcept { driver_.give_back_everything(); }
 
 // --- queries ------------------------------------------------------------------------------------------------------------
 
@@ -300,7 +296,7 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
   std::erase_if(idle, [&](HandleId id) {
     holds(growing);
-    return !is_idle_and_done(id, growing);
+    return !is_done(id, growing);
   });
   const auto bytes_of = [&](HandleId id) {
     holds(growing);
@@ -319,16 +315,15 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   return bytes;
 }
 
-bool PageDriver::is_idle_and_done(HandleId id, const Held& held) {
-  const PhysicalHandle& handle = pages_.pages().handle(id);
-  if (handle.memory == 0 || handle.is_asleep()) return false;
-  if (pages_.range_of(handle.views.front().address)->owner != nullptr) return false;
-  bool is_done = std::all_of(handle.views.begin(), handle.views.end(), PhysicalPages::is_unused);
-  pages_.for_each_home(id, [&](PageRange&, Address begin, Address end) {
+// Returns whether no work uses a handle of the default pools that has no live byte.
+bool PageDriver::is_done(HandleId idle, const Held& held) {
+  const Vector<View>& views = pages_.pages().handle(idle).views;
+  bool is_done = std::all_of(views.begin(), views.end(), PhysicalPages::is_unused);
+  pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
     holds(held);
     const Block* block = &pages_.first_block(begin);
     for (; is_done && !block->is_edge() && block->address < end; block = block->next) {
-      const StreamClock* const clock = block->is_free() ? clocks_.find(block->arena->stream.key, held) : nullptr;
+      const StreamClock* const clock = clocks_.find(block->arena->stream.key, held);
       is_done = clock != nullptr && clock->is_done(block->bin.epoch);
     }
   });

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "growth/growth.h"
-#include "growth/handle_exchange.h"
 #include "growth/page_driver.h"
 #include "growth/sharing.h"
 #include "growth/supply.h"
@@ -90,8 +89,6 @@ class PageGrowth final : public Growth {
   std::string validate(const Held& held) const override CACHALOT_HELD;
   std::size_t metadata_bytes(const Held& held) const override CACHALOT_HELD;
 
-  HandleExchange& exchange() { return exchange_; }
-
   // These serve SleepingPools.
   PageHeap& pages() { return pages_; }
   PageDriver& driver() { return driver_; }
@@ -120,7 +117,6 @@ class PageGrowth final : public Growth {
   SparePages spare_;
   Placement placement_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver driver_;
-  HandleExchange exchange_;
 };
 
 CACHALOT_END

@@ -93,12 +93,8 @@ class PageGrowth::Search {
 
 Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
   require_awake(request.pool().owner(), state_.index);
-  const std::uint64_t plans = driver_.plans_with_calls(growing);
   Search search(*this, request, context);
-  Block* const block = request.contiguous ? search.in_one_handle(growing) : search.anywhere(growing);
-  const bool called_driver = driver_.plans_with_calls(growing) != plans;
-  if (called_driver && request.pool().owner() == nullptr) exchange_.heap_changed(growing);
-  return block;
+  return request.contiguous ? search.in_one_handle(growing) : search.anywhere(growing);
 }
 
 // --- a block of any pages -----------------------------------------------------------------------------------------------

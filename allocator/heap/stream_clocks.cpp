@@ -96,14 +96,6 @@ void StreamClocks::refresh(Request request, std::size_t page_bytes, Growing& gro
   }
 }
 
-void StreamClocks::ask_and_record_idle(std::size_t page_bytes, Growing& growing) {
-  for (const auto& [key, clock] : clocks_) {
-    const bool may_record = !clock->has_ended() && stays(key, growing) && !clock->has_events();
-    if (may_record && owns_idle_pages(key, page_bytes, growing)) record_epoch(*clock, growing);
-    spare_done_events(*clock, growing);
-  }
-}
-
 void StreamClocks::look_at_idle(std::size_t page_bytes, Growing& growing) {
   for (const auto& [key, clock] : clocks_) {
     const bool lives = !clock->has_ended() && (stays(key, growing) || key == StreamKey());

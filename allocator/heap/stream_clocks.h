@@ -40,9 +40,6 @@ class StreamClocks {
   // Queries the events of all streams, and records one on each whose free memory may serve the request.
   // `page_bytes`: free blocks of other streams are of use from this size on.
   void refresh(Request request, std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
-  // Does the same for the background, without a request: records on streams that own idle memory, live as long as the
-  // process and have no event that is not done.
-  void ask_and_record_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Finds out how far the work of the streams that own idle memory has come: records an event on each that lives as long
   // as the process, and queries it for at most about 0.1 ms, which is more than an event needs on an idle stream.
   void look_at_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;

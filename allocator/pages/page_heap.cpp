@@ -308,13 +308,6 @@ Vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexce
   return vacate_homes(homes);
 }
 
-Vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
-  const PhysicalHandle& handle = pages_.handle(id);
-  Vector<PageHome> homes;
-  for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back({pages_.page(handle.first + i).home, nullptr});
-  return vacate_homes(homes);
-}
-
 // Vacates from the highest address down: taking a part of a block then leaves its lower part, which is the same object,
 // to be the holder of others.
 Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<PageHome>& homes) noexcept {

@@ -207,11 +207,6 @@ class PageHeap {
 
   // The handles of an owner's pools without a live byte, by the addresses of their first pages.
   Vector<HandleId> idle_handles(const PoolPair& pools) const;
-  // Takes the pages of a handle without a live byte out of the bins; their addresses become gaps. Reports each stretch.
-  Vector<VacatedStretch> vacate(HandleId id) noexcept;
-  // A stretch has memory again and is as free as it was.
-  void reopen(const VacatedStretch& part) noexcept;
-
   // Claims the memory of handles without a live byte. Then, of each, either its addresses become gaps, or it is free again.
   void claim_handles(const Vector<HandleId>& idle);
   void forget_memory(HandleId id);
@@ -271,6 +266,7 @@ class PageHeap {
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
   Vector<VacatedStretch> vacate_homes(Vector<PageHome>& homes) noexcept;
+  void reopen(const VacatedStretch& part) noexcept;
   template <typename Visit>
   void claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit);
   void close(PageRange& range, Block& block);

@@ -1,5 +1,6 @@
 // The options: their keys with the rule of each, PyTorch's in PyTorch's words, and the texts that set them.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <initializer_list>
 #include <iterator>
@@ -267,7 +268,6 @@ constexpr OptionKey kEffectiveKeys[] = {
     {"immortal_streams", "", set_bool<&Options::immortal_streams>},
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
-    {"background_thread", "", set_bool<&Options::background_thread>},
     {"thread_cache", "", set_bool<&Options::thread_cache>},
     {"guard", "", set_bool<&Options::guard>},
     {"debug", "", set_bool<&Options::debug>},
@@ -287,16 +287,17 @@ auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
                expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
-               background_thread, thread_cache, guard, debug, without_effect, text] = options;
+               thread_cache, guard, debug, without_effect, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
                   expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
-                  background_thread, thread_cache, guard, debug, without_effect, text);
+                  thread_cache, guard, debug, without_effect, text);
 }
 
 // Why the key is unknown, where that can be said.
 std::string hint(std::string_view key) {
-  if (key == "max_mappings" || key == "guard_quarantine_mb") return "the option is gone: leave it out";
+  constexpr std::array<std::string_view, 3> kGone = {"max_mappings", "guard_quarantine_mb", "background_thread"};
+  if (std::ranges::find(kGone, key) != kGone.end()) return "the option is gone: leave it out";
   std::vector<std::string_view> known;
   known.reserve(std::size(kKeys));
   for (const OptionKey& option : kKeys) known.push_back(option.name);

@@ -27,8 +27,8 @@
 #include "base/locks.h"
 #include "base/process.h"
 #include "cachalot/statistics_page.h"
+#include "diagnostics/publish/background_thread.h"
 #include "diagnostics/publish/process_publisher.h"
-#include "growth/background_thread.h"
 
 CACHALOT_BEGIN
 

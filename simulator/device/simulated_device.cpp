@@ -59,15 +59,6 @@ void SimulatedDevice::advance(std::int64_t ns) {
 
 void SimulatedDevice::advance_to(std::int64_t clock_ns) { impl_->locked(&CallBook::wait_until, clock_ns); }
 
-std::int64_t SimulatedDevice::do_beside(const std::function<void()>& work) {
-  const std::int64_t before = clock_ns();
-  work();
-  const Lock lock(impl_->mutex);
-  const std::int64_t after = impl_->book.clock_ns();
-  impl_->book.turn_back_to(before);
-  return after - before;
-}
-
 // Hazards.
 
 void SimulatedDevice::handed_out(Address address, std::size_t bytes, Stream stream) {

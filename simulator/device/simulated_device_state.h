@@ -65,9 +65,6 @@ class CallBook {
     if (ns > clock_ns_) clock_ns_ = ns;
   }
 
-  // For time that has passed beside the clock.
-  void turn_back_to(std::int64_t ns) { clock_ns_ = ns; }
-
   std::uint64_t count(DeviceCall call) const { return counts_[static_cast<std::size_t>(call)]; }
   double driver_us() const { return static_cast<double>(driver_ns_) / 1000; }
   std::vector<LoggedCall> take_log();

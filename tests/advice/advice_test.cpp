@@ -100,7 +100,7 @@ TEST(Advice, IsWhatReplaysComeTo) {
     options.device_bytes = kDeviceBytes;
     const ReplayResult result = replay(*program.trace, options);
     EXPECT_EQ(of(advice, policy).peak_reserved_bytes, result.peak_driver_bytes) << policy;
-    EXPECT_EQ(of(advice, policy).driver_us, result.foreground_us) << policy;
+    EXPECT_EQ(of(advice, policy).driver_us, result.driver_us) << policy;
   }
   EXPECT_TRUE(std::ranges::is_sorted(advice.policies, {}, &PolicyAdvice::peak_reserved_bytes));
   EXPECT_LT(advice.replays, advice.settings);

@@ -25,7 +25,6 @@ deallocate_when_possible    -destructors        -destructors                    
 record_stream               =                   =                                     record_stream_hook
 stream_ends                 -immortal           =                                     -immortal
 empty_cache                 =                   =                                     reset plug_empty_cache
-tidy                        -thread             -thread                               -thread
 drain_thread_caches         -implied            =                                     -implied
 base_allocation             allocation          -known                                base_alloc
 requested_size              -known              -known                                -known
@@ -130,7 +129,6 @@ REASONS = {
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
     "-tests": "it is for tests and benchmarks",
-    "-thread": "the thread of the background does it",
     "-throws": "every other call throws in a forked child",
     "-torch": "it is what only PyTorch asks for",
 }

@@ -53,13 +53,12 @@ set(core "^(allocator|pool|kernels)/")
 set(wings "^(adapters|c_api|diagnostics|pytorch|simulator|tools)/")
 
 # What wings may use of the core beside its public headers. Bytes, checks, texts and locks; PyTorch's rules and the grammar of options;
-# CUDA's numbers and addresses; and two of a heap's parts that a replay and the publisher run themselves.
+# CUDA's numbers and addresses.
 set(support
   allocator/base/bytes.h  allocator/base/check.h    allocator/base/format.h   allocator/base/json_writer.h
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/cuda_device.h
-  allocator/growth/background_thread.h  allocator/growth/handle_exchange.h
   # The guard stands before the heaps and uses their parts.
   allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/api/device_allocator.h
   allocator/api/allocator_state.h allocator/api/front.h                   allocator/heap/heap_state.h

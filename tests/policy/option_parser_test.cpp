@@ -129,8 +129,6 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"page_size_mb:0", [](Options&) {}},
       {"page_size_mb:2", [](Options& o) { o.page_size = 2 * kMiB; }},
       {"page_size_mb:1024", [](Options& o) { o.page_size = 1024 * kMiB; }},
-      {"background_thread:True", [](Options& o) { o.background_thread = true; }},
-      {"background_thread:False", [](Options&) {}},
       {"guard:True", [](Options& o) { o.guard = true; }},
       {"guard:False", [](Options& o) { o.guard = false; }},
       {"debug:True", [](Options& o) { o.debug = true; }},
@@ -323,7 +321,6 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"page_size_mb", "3", "it must be a multiple of 2"},
       {"page_size_mb", "1026", "at most 1024"},
       {"page_size_mb", "-2", kNotWhole},
-      {"background_thread", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"debug", "1", "Expected 'True' or 'False' but got '1'"},
       {"heap", "Segments", "Unknown heap, options are segments, pages and async"},
@@ -331,6 +328,7 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"max_split_size", "64", "(value '64'); did you mean 'max_split_size_mb'?"},
       {"max_mappings", "1000", "(value '1000'); the option is gone: leave it out"},
       {"guard_quarantine_mb", "1", "(value '1'); the option is gone: leave it out"},
+      {"background_thread", "True", "(value 'True'); the option is gone: leave it out"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},
   };
   for (const Row& row : rows) {

@@ -146,7 +146,6 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "retries",
                                          "device_calls",
                                          "memory_calls",
-                                         "background_memory_calls",
                                          "memory_calls_per_iteration",
                                          "late_allocations",
                                          "late_driver_allocations",
@@ -154,8 +153,6 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "stream_waits",
                                          "live_mappings",
                                          "driver_us",
-                                         "foreground_us",
-                                         "background_us",
                                          "expandable_us",
                                          "ns_per_event"}));
   std::set<std::string> calls;

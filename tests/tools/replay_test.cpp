@@ -296,29 +296,6 @@ TEST(Lag, IsLongerForLargerBlocksAndEndsWhereTheHostWaits) {
   EXPECT_EQ(waiting.device().stream_ready_ns(nullptr), waiting.device().clock_ns());
 }
 
-TEST(SimulatedBackground, ExchangesHandlesBesideTheProgramTheSameWayEachTime) {
-  const Trace trace = read_trace(kTraces + "gpt2_varlen.csv.gz");
-  ReplayOptions options;
-  options.config = "heap:pages,background_thread:True";
-  options.check_hazards = true;
-  options.measure_fragmentation = false;
-  options.work_gb_per_s = 500;
-  options.wait_every = 400;
-  const ReplayResult with = replay(trace, options);
-  const ReplayResult again = replay(trace, options);
-  options.config = "heap:pages";
-  const ReplayResult without = replay(trace, options);
-  EXPECT_GT(with.background_us, 0);
-  EXPECT_GT(with.background_memory_calls, 0u);
-  EXPECT_DOUBLE_EQ(with.foreground_us + with.background_us, with.driver_us);
-  EXPECT_EQ(with.peak_reserved_bytes, again.peak_reserved_bytes);
-  EXPECT_EQ(with.driver_us, again.driver_us);
-  EXPECT_LT(with.peak_reserved_bytes, without.peak_reserved_bytes);
-  EXPECT_EQ(without.background_us, 0);
-  EXPECT_EQ(without.background_memory_calls, 0u);
-  EXPECT_DOUBLE_EQ(without.foreground_us, without.driver_us);
-}
-
 // A world after one block of the trace was used on a stream that the allocator was not told of, and freed.
 const std::string kOneAfterTheOther = "a,1,512,0\nf,1\na,2,512,0\n";
 

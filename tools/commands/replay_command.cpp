@@ -79,12 +79,6 @@ std::string internals_text(const ReplayResult& result) {
   return text;
 }
 
-std::string driver_time_text(const ReplayResult& result) {
-  std::string total = fmt::format("{:.3f} ms", result.driver_us / 1000);
-  if (result.background_us == 0) return total;
-  return fmt::format("{}, of which allocations waited for {:.3f} ms", total, result.foreground_us / 1000);
-}
-
 std::string min_device_text(const ReplayResult& result) {
   return result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB";
 }
@@ -107,7 +101,7 @@ std::string to_text(const ReplayResult& result, const ReplayReportContents& cont
   if (contents.internals || result.memory_calls_per_iteration.size() > 1) {
     text += labelled_line("memory calls", memory_calls_text(result));
   }
-  text += labelled_line("simulated driver time", driver_time_text(result));
+  text += labelled_line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
   text += labelled_line("host time", fmt::format("{:.1f} ns per event", result.ns_per_event));
   if (contents.min_device) text += labelled_line("smallest device", min_device_text(result));
   return contents.internals ? text + internals_text(result) : text;
@@ -158,7 +152,6 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["retries"] = result.retries;
   json["device_calls"] = calls;
   json["memory_calls"] = result.memory_calls;
-  json["background_memory_calls"] = result.background_memory_calls;
   json["memory_calls_per_iteration"] = result.memory_calls_per_iteration;
   json["late_allocations"] = result.late_allocations;
   json["late_driver_allocations"] = result.late_driver_allocations;
@@ -166,8 +159,6 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["stream_waits"] = result.stream_waits;
   json["live_mappings"] = result.live_mappings;
   json["driver_us"] = result.driver_us;
-  json["foreground_us"] = result.foreground_us;
-  json["background_us"] = result.background_us;
   json["expandable_us"] = result.expandable_us;
   json["ns_per_event"] = result.ns_per_event;
   if (with_min_device) json["min_device_bytes"] = or_null(result.min_device_bytes);

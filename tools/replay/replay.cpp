@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "cachalot/options.h"
 #include "device/addresses.h"
-#include "growth/handle_exchange.h"
 #include "policy/torch_policy.h"
 #include "tools/base/output_file.h"
 #include "tools/replay/expandable_segments.h"
@@ -88,49 +87,6 @@ class StepsWriter {
   OutputFile file_;
 };
 
-}  // namespace
-
-std::uint64_t memory_calls(const SimulatedDevice& device) {
-  std::uint64_t calls = 0;
-  for (const DeviceCall call : {DeviceCall::malloc, DeviceCall::free, DeviceCall::create, DeviceCall::release,
-                                DeviceCall::map, DeviceCall::unmap, DeviceCall::set_access})
-    calls += device.count(call);
-  return calls;
-}
-
-void SimulatedBackground::advance_to(std::int64_t ns) {
-  while (is_on_ && next_step_ns_ <= ns) {
-    device_.advance_to(next_step_ns_);
-    step();
-  }
-  device_.advance_to(ns);
-}
-
-void SimulatedBackground::step() {
-  const std::uint64_t calls = tools::memory_calls(device_);
-  bool has_worked = false;
-  const std::int64_t took_ns = device_.do_beside([&] { has_worked = allocator_.tidy(); });
-  memory_calls_ += tools::memory_calls(device_) - calls;
-  work_ns_ += took_ns;
-  step_ends_ns_ = device_.clock_ns() + took_ns;
-  const std::chrono::nanoseconds pause =
-      has_worked ? HandleExchange::kPauseAfterExchange : HandleExchange::kPauseWhileWorkIsPending;
-  next_step_ns_ = step_ends_ns_ + pause.count();
-}
-
-void SimulatedBackground::finish() {
-  while (is_on_ && allocator_.tidy()) continue;
-}
-
-void SimulatedBackground::has_called_driver(std::int64_t began_ns) {
-  if (began_ns >= step_ends_ns_) return;
-  device_.advance(step_ends_ns_ - began_ns);
-  waited_ns_ += step_ends_ns_ - began_ns;
-  step_ends_ns_ = began_ns;
-}
-
-namespace {
-
 constexpr std::size_t kDevicePageBytes = 2 * kMiB;  // physical memory comes in these
 constexpr std::size_t kLargestDevice = std::size_t{1} << 50;
 constexpr std::size_t kEventsPerReport = 4096;  // between two calls of ReplayOptions::progress
@@ -187,8 +143,11 @@ class Progress {
 constexpr std::array kMemoryCalls = {DeviceCall::malloc, DeviceCall::free,  DeviceCall::create,    DeviceCall::release,
                                      DeviceCall::map,    DeviceCall::unmap, DeviceCall::set_access};
 
-std::uint64_t foreground_calls(ReplayWorld& world) {
-  return memory_calls(world.device()) - world.background().memory_calls();
+// Returns how many calls have taken, given back, mapped or unmapped memory of the device.
+std::uint64_t memory_calls(const SimulatedDevice& device) {
+  std::uint64_t calls = 0;
+  for (const DeviceCall call : kMemoryCalls) calls += device.count(call);
+  return calls;
 }
 
 std::array<CallCount, 12> count_calls(const SimulatedDevice& device) {
@@ -213,16 +172,13 @@ void fill_in(ReplayResult& result, const DeviceStats& stats) {
   result.retries = static_cast<std::uint64_t>(stats.num_alloc_retries);
 }
 
-void fill_in(ReplayResult& result, const SimulatedDevice& device, const SimulatedBackground& background) {
+void fill_in(ReplayResult& result, const SimulatedDevice& device) {
   result.peak_driver_bytes = device.peak_used_bytes();
   result.device_calls = count_calls(device);
   result.device_wide_synchronizations = device.count(DeviceCall::synchronize);
   result.stream_waits = device.count(DeviceCall::stream_wait);
-  result.background_memory_calls = background.memory_calls();
-  result.memory_calls = memory_calls(device) - background.memory_calls();
+  result.memory_calls = memory_calls(device);
   result.driver_us = device.driver_us();
-  result.background_us = background.work_us() - background.waited_us();
-  result.foreground_us = result.driver_us - result.background_us;
 }
 
 // Counts the allocations of a trace's later half, and those of them that made a memory call.
@@ -235,7 +191,7 @@ class LateAllocations {
     const bool is_late = !event.is_free() && seen_ >= early_;
     if (!event.is_free()) ++seen_;
     if (seen_ < early_) return;
-    const std::uint64_t calls = foreground_calls(world_);
+    const std::uint64_t calls = memory_calls(world_.device());
     if (is_late && calls > calls_) ++made_calls_;
     calls_ = calls;
   }
@@ -266,7 +222,7 @@ class Measurement {
   }
 
   void play_iteration(Progress& progress) {
-    const std::uint64_t calls_before = foreground_calls(world_);
+    const std::uint64_t calls_before = memory_calls(world_.device());
     for_each_part(trace_, [&](std::span<const TraceEvent> events, std::size_t first) {
       for (std::size_t i = 0; i < events.size(); ++i) {
         const std::size_t number = first + i;
@@ -279,14 +235,14 @@ class Measurement {
     if (steps_ && iteration_ == 0) steps_->finish();
     result_.live_mappings = world_.device().live_mappings();
     world_.free_all();
-    result_.memory_calls_per_iteration.push_back(foreground_calls(world_) - calls_before);
+    result_.memory_calls_per_iteration.push_back(memory_calls(world_.device()) - calls_before);
     ++iteration_;
   }
 
   // Returns the moment when reserved bytes first reached their peak.
   Moment finish() {
     fill_in(result_, world_.allocator().memory_stats());
-    fill_in(result_, world_.device(), world_.background());
+    fill_in(result_, world_.device());
     result_.late_allocations = late_.count();
     result_.late_driver_allocations = late_.made_calls();
     return peak_;
@@ -401,7 +357,6 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       device_(make_device(device_bytes, options.check_hazards)),
       allocator_({device_}, options_of(options.config)),
       pointers_(trace.slots),
-      background_(allocator_, *device_, parse_options(options.config).background_thread),
       work_ns_(work_ns(options.work_us)),
       work_ns_per_byte_(ns_per_byte(options.work_gb_per_s)),
       wait_every_(options.wait_every),
@@ -429,7 +384,7 @@ ReplayWorld::~ReplayWorld() {
 }
 
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
-  background_.advance_to(device_->clock_ns() + kHostNsPerEvent);
+  device_->advance(kHostNsPerEvent);
   if (recorded_policy_) follow_recording(event, number);
   try {
     if (event.empties_cache()) {
@@ -440,7 +395,7 @@ bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
       give_back(event.slot);
       return true;
     }
-    const bool served = background_.is_on() ? play_beside_background(event) : play(event);
+    const bool served = play(event);
     if (served) use(event);
     return served;
   } catch (const HazardError& error) {
@@ -464,14 +419,6 @@ void ReplayWorld::follow_recording(const TraceEvent& event, std::size_t number) 
     } catch (const OutOfMemory&) {  // nor will there be memory for the request itself
     }
   }
-}
-
-bool ReplayWorld::play_beside_background(const TraceEvent& event) {
-  const std::int64_t began_ns = device_->clock_ns();
-  const std::uint64_t calls = memory_calls(*device_);
-  const bool served = play(event);
-  if (memory_calls(*device_) != calls) background_.has_called_driver(began_ns);
-  return served;
 }
 
 void ReplayWorld::free_all() {
@@ -498,11 +445,11 @@ void ReplayWorld::use(const TraceEvent& event) {
   device_->handed_out(address, event.bytes, stream);
   if (work_ns_ == 0 && work_ns_per_byte_ == 0 && !check_hazards_) return;  // never pending, and not read
   LaunchQueue& queue = queues_[event.stream];
-  background_.advance_to(queue.has_room_ns());
+  device_->advance_to(queue.has_room_ns());
   const std::int64_t fill_ns = std::llround(work_ns_per_byte_ * static_cast<double>(event.bytes));
   queue.add(device_->launch(stream, work_ns_ + fill_ns, {{address, event.bytes}}));
   if (wait_every_ == 0 || ++uses_ < wait_every_) return;
-  background_.advance_to(device_->stream_ready_ns(stream));
+  device_->advance_to(device_->stream_ready_ns(stream));
   uses_ = 0;
 }
 
@@ -552,7 +499,6 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
     });
     best = std::min(best, played);
     world.free_all();
-    world.background().finish();
     if (after_pass) after_pass(pass);
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(best).count();

@@ -28,43 +28,6 @@
 
 namespace cachalot::tools {
 
-// Returns how many calls have taken, given back, mapped or unmapped memory of the device.
-std::uint64_t memory_calls(const SimulatedDevice& device);
-
-// The allocator's background thread on a simulated device: its steps are made between the program's events, and take time
-// beside the host. A request that makes driver calls waits for the step under way, as it would for the growth mutex. It is the same in each replay.
-class SimulatedBackground {
- public:
-  // `is_on`: the options ask for the thread; otherwise it makes no step.
-  SimulatedBackground(CachingAllocator& allocator, SimulatedDevice& device, bool is_on)
-      : allocator_(allocator), device_(device), is_on_(is_on) {}
-
-  bool is_on() const { return is_on_; }
-
-  // Time passes on the host until `ns`, and with it the steps that are due.
-  void advance_to(std::int64_t ns);
-  // Makes all remaining steps while the program does nothing; no time passes for them.
-  void finish();
-  // To be called after an event that made driver calls and began at `began_ns`.
-  void has_called_driver(std::int64_t began_ns);
-
-  double work_us() const { return static_cast<double>(work_ns_) / 1000; }
-  double waited_us() const { return static_cast<double>(waited_ns_) / 1000; }
-  std::uint64_t memory_calls() const { return memory_calls_; }
-
- private:
-  void step();
-
-  CachingAllocator& allocator_;
-  SimulatedDevice& device_;
-  const bool is_on_;
-  std::int64_t step_ends_ns_ = 0;
-  std::int64_t next_step_ns_ = 0;
-  std::int64_t work_ns_ = 0;
-  std::int64_t waited_ns_ = 0;
-  std::uint64_t memory_calls_ = 0;
-};
-
 struct ReplayOptions {
   std::string config;  // the allocator's options, options.h
   std::size_t device_bytes = std::size_t{200000} * kMiB;
@@ -112,15 +75,12 @@ struct ReplayResult {
   std::uint64_t device_wide_synchronizations = 0;  // waits for all work of the device; cudaFree's own are not counted
   std::uint64_t stream_waits = 0;                  // of one stream for another, on the device
   double driver_us = 0;                            // simulated latencies of all device calls, without waiting
-  double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
-  double foreground_us = 0;  // the others, and what allocations waited for that thread
   double expandable_us = 0;  // of the calls that make memory with PyTorch's expandable segments; if asked for
   double ns_per_event = 0;   // host time of the best pass's loop / events
 
   // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
   // what the trace leaves alive.
   std::uint64_t memory_calls = 0;
-  std::uint64_t background_memory_calls = 0;  // those of the allocator's own thread, which no other figure counts
   std::vector<std::uint64_t> memory_calls_per_iteration;
   // In the first iteration, of the later half of the trace's allocations (the larger half, if they differ): how many
   // there are, failed ones as well, and how many made a memory call.
@@ -190,12 +150,10 @@ class ReplayWorld {
 
   CachingAllocator& allocator() { return allocator_; }
   SimulatedDevice& device() { return *device_; }
-  SimulatedBackground& background() { return background_; }
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
   void follow_recording(const TraceEvent& event, std::size_t number);
-  bool play_beside_background(const TraceEvent& event);
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
 
@@ -205,7 +163,6 @@ class ReplayWorld {
   CachingAllocator allocator_;
   std::vector<void*> pointers_;  // by slot
 
-  SimulatedBackground background_;
   const std::int64_t work_ns_;
   const double work_ns_per_byte_;
   const int wait_every_;

@@ -200,11 +200,6 @@ class CachingAllocator : public AllocatorFigures,
   /// it leaves the default pool alone (PyTorch's rule).
   /// Blocks: until other streams are done with freed memory.
   void empty_cache(int device = kAllDevices, PoolId pool = {});
-  /// Does one step of the work that the page heap does on a thread of its own with the option
-  /// background_thread: it replaces one large idle handle, if the work that used it is done, by
-  /// handles of one page. Returns false if there was none, or if the program has made no driver
-  /// call for a second. Blocks: for less than a millisecond of driver time.
-  bool tidy(int device = kAllDevices);
   /// Returns every thread's cached blocks to the shared heap. empty_cache and a request that would
   /// fail otherwise do so, too.
   void drain_thread_caches(int device = kAllDevices);

@@ -281,10 +281,6 @@ class Device {
   /// Closes what ipc_import returned, once for each ipc_import.
   virtual void ipc_close(Address address) = 0;
 
-  /// Returns true if the allocator may do work on a thread of its own, beside the program. Returns
-  /// false for a device with a virtual clock, on which each call takes the caller's time.
-  virtual bool allows_background_threads() const { return false; }
-
   /// Returns the time in microseconds: since the Unix epoch, or on a simulated device since it was
   /// made.
   virtual std::int64_t clock_us() = 0;

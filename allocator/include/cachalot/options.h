@@ -151,9 +151,6 @@ struct Options {
   /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
   /// 32 MiB, or less where memory is scarce (a 4096th of the free memory).
   std::size_t page_size = 0;
-  /// The page heap has a thread that replaces large idle handles by small ones (docs/page_heap.md).
-  /// If false, the program may call CachingAllocator::tidy.
-  bool background_thread = false;
   /// Allocations of up to 64 KiB use caches of the threads, without a lock. Empty: on with the page
   /// heap. Always off without membarrier (Linux before 4.14).
   std::optional<bool> thread_cache;

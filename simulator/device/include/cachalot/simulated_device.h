@@ -329,10 +329,6 @@ class SimulatedDevice final : public Device {
   void advance(std::int64_t ns);
   /// Advances the clock to `clock_ns`. Does nothing if that is past.
   void advance_to(std::int64_t clock_ns);
-  /// Does `work` as on another thread: its calls take time beside the host, and the clock stands
-  /// afterwards where it stood. Returns the nanoseconds that the work took. Requires: no other
-  /// thread uses the device meanwhile.
-  std::int64_t do_beside(const std::function<void()>& work);
   /// Returns the clock in nanoseconds.
   std::int64_t clock_ns() const;
 

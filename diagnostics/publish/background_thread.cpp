@@ -1,4 +1,4 @@
-#include "growth/background_thread.h"
+#include "diagnostics/publish/background_thread.h"
 
 #include <atomic>
 #include <cstdlib>
