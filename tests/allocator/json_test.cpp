@@ -15,9 +15,9 @@
 namespace cachalot {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-std::set<std::string> keys_of(const json& object) {
+std::set<std::string> keys_of(const Json& object) {
   std::set<std::string> keys;
   for (const auto& item : object.items()) keys.insert(item.key());
   return keys;
@@ -82,8 +82,8 @@ DeviceStats numbered_stats() {
 }
 
 TEST(StatsJson, HasPyTorchs122KeysEachWithItsNumber) {
-  const json stats = json::parse(to_json(numbered_stats()));
-  json expected;
+  const Json stats = Json::parse(to_json(numbered_stats()));
+  Json expected;
   std::int64_t next = 1;
   const auto expect = [&](const std::string& name) {
     for (const char* field : {"current", "peak", "allocated", "freed"}) expected[name + "." + field] = next++;
@@ -109,7 +109,7 @@ TEST(StatsJson, KeysAreSorted) {
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
 }
 
-TEST(StatsJson, UnlimitedSplitSizeIsMinusOne) { EXPECT_EQ(json::parse(to_json(DeviceStats{}))["max_split_size"], -1); }
+TEST(StatsJson, UnlimitedSplitSizeIsMinusOne) { EXPECT_EQ(Json::parse(to_json(DeviceStats{}))["max_split_size"], -1); }
 
 TEST(FragmentationJson, HoldsEveryFigureUnderItsName) {
   Fragmentation figures;
@@ -127,14 +127,14 @@ TEST(FragmentationJson, HoldsEveryFigureUnderItsName) {
   figures.peak_ratio = 1.0001;
   for (std::size_t i = 0; i < Fragmentation::kHistogramEntries; ++i) figures.free_block_histogram[i] = 100 + i;
 
-  json expected = {{"requested_bytes", 1},      {"allocated_bytes", 2},
+  Json expected = {{"requested_bytes", 1},      {"allocated_bytes", 2},
                    {"reserved_bytes", 3},       {"free_bytes", 4},
                    {"largest_free_bytes", 5},   {"free_blocks", 6},
                    {"peak_requested_bytes", 7}, {"peak_reserved_bytes", std::size_t{1} << 60},
                    {"internal", 0.1},           {"external", 1.0 / 3},
                    {"reserved_ratio", 1.5},     {"peak_ratio", 1.0001}};
   for (std::size_t i = 0; i < 32; ++i) expected["free_block_histogram"].push_back(100 + i);
-  EXPECT_EQ(json::parse(to_json(figures)), expected);
+  EXPECT_EQ(Json::parse(to_json(figures)), expected);
 }
 
 // ---- Snapshot -------------------------------------------------------------------------------------------------------
@@ -157,18 +157,18 @@ SegmentSnapshot example_segment() {
 }
 
 TEST(SnapshotJson, OfNothingHasAllTheKeys) {
-  const json snapshot = json::parse(to_json(Snapshot{}));
+  const Json snapshot = Json::parse(to_json(Snapshot{}));
   EXPECT_EQ(keys_of(snapshot),
             (std::set<std::string>{"segments", "device_traces", "allocator_settings", "external_annotations"}));
-  EXPECT_EQ(snapshot["segments"], json::array());
-  EXPECT_EQ(snapshot["device_traces"], json::array());
-  EXPECT_EQ(snapshot["external_annotations"], json::array());
+  EXPECT_EQ(snapshot["segments"], Json::array());
+  EXPECT_EQ(snapshot["device_traces"], Json::array());
+  EXPECT_EQ(snapshot["external_annotations"], Json::array());
 }
 
 TEST(SnapshotJson, SegmentsAndBlocksHavePyTorchsKeysAndTheirValues) {
   Snapshot snapshot;
   snapshot.segments.push_back(example_segment());
-  const json expected = json::parse(R"([{
+  const Json expected = Json::parse(R"([{
     "device": 1, "address": 139637976727552, "total_size": 2097152, "allocated_size": 512, "active_size": 1536,
     "requested_size": 900, "stream": 85, "segment_type": "large", "segment_pool_id": [0, 7], "is_expandable": false,
     "frames": [],
@@ -177,7 +177,7 @@ TEST(SnapshotJson, SegmentsAndBlocksHavePyTorchsKeysAndTheirValues) {
       {"address": 139637976728064, "size": 1024, "requested_size": 400, "state": "active_pending_free", "frames": []},
       {"address": 139637976729088, "size": 2095616, "requested_size": 77, "state": "inactive", "frames": []}]
   }])");
-  EXPECT_EQ(json::parse(to_json(snapshot))["segments"], expected);
+  EXPECT_EQ(Json::parse(to_json(snapshot))["segments"], expected);
 }
 
 TEST(SnapshotJson, SegmentsStandInOrderAndMayBeSmallExpandableAndEmpty) {
@@ -185,13 +185,13 @@ TEST(SnapshotJson, SegmentsStandInOrderAndMayBeSmallExpandableAndEmpty) {
   snapshot.segments.resize(2);
   snapshot.segments[0].is_expandable = true;
   snapshot.segments[1].address = 4096;
-  const json segments = json::parse(to_json(snapshot))["segments"];
+  const Json segments = Json::parse(to_json(snapshot))["segments"];
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(segments[0]["is_expandable"], true);
   EXPECT_EQ(segments[0]["segment_type"], "small");
-  EXPECT_EQ(segments[0]["segment_pool_id"], json::array({0, 0}));
+  EXPECT_EQ(segments[0]["segment_pool_id"], Json::array({0, 0}));
   EXPECT_EQ(segments[0]["stream"], 0);
-  EXPECT_EQ(segments[0]["blocks"], json::array());
+  EXPECT_EQ(segments[0]["blocks"], Json::array());
   EXPECT_EQ(segments[1]["address"], 4096);
 }
 
@@ -199,11 +199,11 @@ TEST(SnapshotJson, EachOfPyTorchsActionsHasExactlyItsKeys) {
   Snapshot snapshot;
   snapshot.device_traces.resize(1);
   for (const Change::Action action : kTorchActions) snapshot.device_traces[0].push_back(change_of(action));
-  const json trace = json::parse(to_json(snapshot))["device_traces"][0];
+  const Json trace = Json::parse(to_json(snapshot))["device_traces"][0];
   ASSERT_EQ(trace.size(), std::size(kTorchActions));
   for (std::size_t i = 0; i < trace.size(); ++i) {
     const bool oom = kTorchActions[i] == Change::Action::oom;
-    const json expected = {{"action", to_string(kTorchActions[i])},
+    const Json expected = {{"action", to_string(kTorchActions[i])},
                            {oom ? "device_free" : "addr", 0x7f0000000000},
                            {"size", 1000},  // as requested, not of the block
                            {"stream", 0x1234},
@@ -221,9 +221,9 @@ TEST(SnapshotJson, ActionsPyTorchDoesNotKnowAreLeftOut) {
   snapshot.device_traces[1] = {change_of(Change::Action::retry), change_of(Change::Action::alloc),
                                change_of(Change::Action::empty_cache), change_of(Change::Action::segment_free),
                                change_of(Change::Action::synchronize)};
-  const json traces = json::parse(to_json(snapshot))["device_traces"];
+  const Json traces = Json::parse(to_json(snapshot))["device_traces"];
   ASSERT_EQ(traces.size(), 2u);
-  EXPECT_EQ(traces[0], json::array());
+  EXPECT_EQ(traces[0], Json::array());
   ASSERT_EQ(traces[1].size(), 2u);
   EXPECT_EQ(traces[1][0]["action"], "alloc");
   EXPECT_EQ(traces[1][1]["action"], "segment_free");
@@ -233,20 +233,20 @@ TEST(SnapshotJson, AnEntryWithAContextHasEmptyFrames) {
   Snapshot snapshot;
   snapshot.device_traces = {{change_of(Change::Action::alloc), change_of(Change::Action::oom)}};
   for (Change& change : snapshot.device_traces[0]) change.context = std::make_shared<int>(1);
-  const json trace = json::parse(to_json(snapshot))["device_traces"][0];
+  const Json trace = Json::parse(to_json(snapshot))["device_traces"][0];
   ASSERT_EQ(trace.size(), 2u);
-  for (const json& entry : trace) EXPECT_EQ(entry["frames"], json::array());
+  for (const Json& entry : trace) EXPECT_EQ(entry["frames"], Json::array());
 }
 
 TEST(SnapshotJson, SettingsOfDefaultOptions) {
-  const json expected = json::parse(R"({
+  const Json expected = Json::parse(R"({
     "PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "garbage_collection_threshold": 0.0,
     "expandable_segments": false, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": false,
     "pinned_use_cuda_host_register": false, "graph_capture_record_stream_reuse": false,
     "roundup_power2_divisions": {"1": 0, "2": 0, "4": 0, "8": 0, "16": 0, "32": 0, "64": 0, "128": 0, "256": 0,
       "512": 0, "1024": 0, "2048": 0, "4096": 0, "8192": 0, "16384": 0, "32768": 0}
   })");
-  EXPECT_EQ(json::parse(to_json(Snapshot{}))["allocator_settings"], expected);
+  EXPECT_EQ(Json::parse(to_json(Snapshot{}))["allocator_settings"], expected);
 }
 
 TEST(SnapshotJson, SettingsFollowTheOptions) {
@@ -255,7 +255,7 @@ TEST(SnapshotJson, SettingsFollowTheOptions) {
       "max_split_size_mb:64,garbage_collection_threshold:0.8,pinned_num_register_threads:8,"
       "release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True,graph_capture_record_stream_reuse:True,"
       "roundup_power2_divisions:[4:2,>:8]");
-  const json settings = json::parse(to_json(snapshot))["allocator_settings"];
+  const Json settings = Json::parse(to_json(snapshot))["allocator_settings"];
   EXPECT_EQ(settings["PYTORCH_CUDA_ALLOC_CONF"], snapshot.options.text);
   EXPECT_EQ(settings["max_split_size"], 64 << 20);
   EXPECT_EQ(settings["garbage_collection_threshold"], 0.8);
@@ -263,7 +263,7 @@ TEST(SnapshotJson, SettingsFollowTheOptions) {
   EXPECT_EQ(settings["release_lock_on_cudamalloc"], true);
   EXPECT_EQ(settings["pinned_use_cuda_host_register"], true);
   EXPECT_EQ(settings["graph_capture_record_stream_reuse"], true);
-  const json& roundup = settings["roundup_power2_divisions"];
+  const Json& roundup = settings["roundup_power2_divisions"];
   EXPECT_EQ(roundup["1"], 2);
   EXPECT_EQ(roundup["4"], 2);
   EXPECT_EQ(roundup["8"], 8);
@@ -273,9 +273,9 @@ TEST(SnapshotJson, SettingsFollowTheOptions) {
 TEST(SnapshotJson, TextIsEscapedWhateverItHolds) {
   Snapshot snapshot;
   snapshot.options.text = "\"quoted\\\n{}\"";
-  EXPECT_EQ(json::parse(to_json(snapshot))["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], snapshot.options.text);
+  EXPECT_EQ(Json::parse(to_json(snapshot))["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], snapshot.options.text);
   snapshot.options.text = "\xff not UTF-8";
-  EXPECT_EQ(json::parse(to_json(snapshot))["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], "\uFFFD not UTF-8");
+  EXPECT_EQ(Json::parse(to_json(snapshot))["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], "\uFFFD not UTF-8");
 }
 
 std::size_t occurrences(const std::string& text, const std::string& part) {
@@ -301,7 +301,7 @@ TEST(SnapshotJson, AHundredThousandBlocksAreWrittenAsFastAsTheyAreParsed) {
   snapshot.device_traces.assign(1, std::vector<Change>(10'000, change_of(Change::Action::alloc)));
   std::string text;
   const double writing = seconds_of([&] { text = to_json(snapshot); });
-  const double parsing = seconds_of([&] { EXPECT_TRUE(json::accept(text)); });
+  const double parsing = seconds_of([&] { EXPECT_TRUE(Json::accept(text)); });
   EXPECT_LT(writing, 2 * parsing);
   RecordProperty("writing_ms", static_cast<int>(writing * 1000));
   RecordProperty("parsing_ms", static_cast<int>(parsing * 1000));

@@ -194,9 +194,8 @@ BUGS = [
         ("pages *Sleep*",)),
     # --- the fast path and the allocator
     Bug("double free", "allocator/api/fast_path.cpp",
-        "  if (!HeapState::is_live(block, ptr)) [[unlikely]]\n    return false;\n"
-        "  if ((state.modes & HeapState::kCaching) != 0)",
-        "  if ((state.modes & HeapState::kCaching) != 0)",
+        "  if (!HeapState::is_live(block, ptr)) [[unlikely]]\n    return false;\n  if (state.is(HeapState::kCaching, held)) [[unlikely]]",
+        "  if (state.is(HeapState::kCaching, held)) [[unlikely]]",
         ("allocator ADoubleFree*", "reliability *Plays*")),
     Bug("events are asked during a capture", "allocator/api/fast_path.cpp",
         "if (!state.is(HeapState::kWaitingFrees, held) || state.capturing(held)) return;",
