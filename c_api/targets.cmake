@@ -1,13 +1,14 @@
 # cachalot::cachalot, libcachalot.so: the C API and nothing else. It has the CUDA kernels for the allocator's guard. The version
 # script keeps in what hidden visibility lets out: instantiations of the standard library's templates.
-if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS OR "diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
-  message(STATUS "cachalot: libcachalot.so is not built: it needs simulator/device and diagnostics")
-  return()
-endif()
-
 cachalot_files(c_library c_api c_api.cpp)
 cachalot_files(c_library_headers c_api/include/cachalot c_api.h)
 cachalot_files(version_header allocator/include/cachalot version.h)  # which C programs include as well
+if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS OR "diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
+  message(STATUS "cachalot: libcachalot.so is not built: it needs simulator/device and diagnostics")
+  list(APPEND CACHALOT_ABSENT_WINGS c_api)
+  return()
+endif()
+
 add_library(cachalot SHARED ${c_library})
 add_library(cachalot::cachalot ALIAS cachalot)
 set_target_properties(cachalot PROPERTIES

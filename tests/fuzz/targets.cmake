@@ -5,7 +5,7 @@ if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
 endif()
 cachalot_files(fuzzers tests/fuzz
   heaps.cpp histories.cpp options.cpp pools.cpp sharing.cpp snapshots.cpp traces.cpp c_api.cpp)
-if(NOT TARGET cachalot_programs OR NOT TARGET cachalot_replay OR "pytorch" IN_LIST CACHALOT_ABSENT_WINGS)
+if(NOT TARGET cachalot_programs OR NOT TARGET cachalot_replay OR CACHALOT_ABSENT_WINGS)
   return()
 endif()
 foreach(source IN LISTS fuzzers)

@@ -1,7 +1,7 @@
 # test_process_life, and the program whose ends and libraries it looks at. That has the static library in it, and loads the shared ones.
 
 function(cachalot_life_tests)
-  cachalot_test(process_life NEEDS simulator/device diagnostics THREADS * SOURCES fork_test.cpp program_test.cpp threads_test.cpp)
+  cachalot_test(process_life NEEDS c_api THREADS * SOURCES fork_test.cpp program_test.cpp threads_test.cpp)
   cachalot_files(life_sources tests/process_life program.cpp)
   if(NOT TARGET test_process_life)
     return()
