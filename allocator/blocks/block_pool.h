@@ -385,4 +385,6 @@ void BlockPool::remove_if(Leaves&& leaves) {
   });
 }
 
+using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
+
 CACHALOT_END

@@ -20,15 +20,29 @@ SavedMemory::~SavedMemory() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   }
 }
 
-void SavedMemory::forget(PrivatePool& pool, HandleId id, const Held& /*held*/) {
-  const auto saved = pool.saved.find(id);
-  if (saved == pool.saved.end()) return;
-  spare_.push_back(saved->second.host);
-  pool.saved.erase(saved);
+const SavedMemory::OfPool& SavedMemory::of(const PrivatePool& pool, const Held& /*held*/) const {
+  static const OfPool none;
+  const auto found = saved_.find(pool.id);
+  return found == saved_.end() ? none : found->second;
 }
 
-void SavedMemory::forget_all(PrivatePool& pool, const Held& /*held*/) {
-  for (const auto& [id, saved] : std::exchange(pool.saved, {})) spare_.push_back(saved.host);
+void SavedMemory::keep(const PrivatePool& pool, HandleId id, SavedBytes bytes, const Held& /*held*/) {
+  saved_[pool.id][id] = std::move(bytes);
+}
+
+void SavedMemory::forget(const PrivatePool& pool, HandleId id, const Held& /*held*/) {
+  const auto handles = saved_.find(pool.id);
+  if (handles == saved_.end()) return;
+  const auto saved = handles->second.find(id);
+  if (saved == handles->second.end()) return;
+  spare_.push_back(saved->second.host);
+  handles->second.erase(saved);
+}
+
+void SavedMemory::forget_all(const PrivatePool& pool, const Held& /*held*/) {
+  const auto handles = saved_.extract(pool.id);
+  if (handles.empty()) return;
+  for (const auto& [id, saved] : handles.mapped()) spare_.push_back(saved.host);
 }
 
 void SavedMemory::free(Held& held) {

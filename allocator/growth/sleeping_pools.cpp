@@ -62,7 +62,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
       driver().release_pages(pool, PageDriver::kEverything, PageDriver::kEverything, growing);
     const Vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
-                 [&](HandleId handle) { return !pool->saved.contains(handle); });
+                 [&](HandleId handle) { return !saved_.of(*pool, growing).contains(handle); });
     if (was_asleep) set_access(handles, growing);  // mappings of a failed attempt to wake it may lack it
     if (save) save_bytes(*pool, unsaved, growing);
     put_to_sleep(handles, growing);
@@ -91,7 +91,7 @@ void SleepingPools::save_bytes(PrivatePool& pool, const Vector<HandleId>& handle
     for (const PageHeap::Stretch& stretch : stretches) bytes += stretch.bytes;
     if (bytes == 0) continue;
     char* to = static_cast<char*>(pinned_memory(bytes, pool, growing));
-    pool.saved[id] = {to, stretches};
+    saved_.keep(pool, id, {to, stretches}, growing);
     const Unlocked<Held> unlocked(growing);
     for (const PageHeap::Stretch& stretch : stretches) {
       state_.device->copy_to_host(to, stretch.begin, stretch.bytes);
@@ -285,7 +285,7 @@ void SleepingPools::set_access(const Vector<HandleId>& handles, Growing& growing
 }
 
 void SleepingPools::restore_saved_bytes(const PrivatePool& pool, Growing& growing) {
-  for (const auto& entry : pool.saved) {
+  for (const auto& entry : saved_.of(pool, growing)) {
     const Unlocked<Held> unlocked(growing);
     const char* from = static_cast<const char*>(entry.second.host);
     for (const PageHeap::Stretch& stretch : entry.second.stretches) {
@@ -304,9 +304,10 @@ std::string SleepingPools::validate(const Held& held) const {
     const PrivatePool& pool = *entry.second;
     if (!pool.is_asleep && !handles_of(pool, /*asleep=*/true, held).empty())
       return formatted("{} is awake, and some of its memory is not", name_of(pool));
-    if (!pool.is_asleep && !pool.saved.empty()) return formatted("{} is awake, and has saved bytes", name_of(pool));
+    const SavedMemory::OfPool& of_pool = saved_.of(pool, held);
+    if (!pool.is_asleep && !of_pool.empty()) return formatted("{} is awake, and has saved bytes", name_of(pool));
     const Vector<HandleId> handles = pages().handles_of(pool);
-    for (const auto& saved : pool.saved) {
+    for (const auto& saved : of_pool) {
       if (std::find(handles.begin(), handles.end(), saved.first) == handles.end())
         return formatted("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);
     }

@@ -31,7 +31,6 @@
 #include "device/addresses.h"
 #include "heap/ledger.h"
 #include "heap/observers.h"
-#include "pages/page_heap.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
@@ -79,12 +78,6 @@ class ArenaHold {
 
 class Growth;
 
-// SavedBytes are the content of a sleeping handle in pinned host memory: its stretches, one after the other.
-struct SavedBytes {
-  void* host = nullptr;
-  Vector<PageHeap::Stretch> stretches;
-};
-
 // A PrivatePool is a pool beside the default one: of a graph, of the program, or of a tag.
 //
 // It lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
@@ -100,9 +93,8 @@ struct PrivatePool : HostObject {
   std::shared_ptr<SegmentProvider> provider;  // null: the device
   BlockPool small;
   BlockPool large;
-  std::string tag;                  // its name, if it is a tag's
-  bool is_asleep = false;           // its handles are, or some: nothing is allocated from it
-  Map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
+  std::string tag;         // its name, if it is a tag's
+  bool is_asleep = false;  // its handles are, or some: nothing is allocated from it
 };
 
 // Returns "tag 'weights'" or "pool (3, 0)", for messages.

@@ -114,8 +114,6 @@ class PageHeap;
 struct BackingPlan;
 struct PageRange;
 
-using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
-
 // From now on a search reaches all free blocks of the pools.
 void reach_everything(const PoolPair& pools);
 

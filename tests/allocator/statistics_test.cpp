@@ -636,33 +636,9 @@ TEST(ASnapshotAsJson, HasPyTorchsKeys) {
   EXPECT_EQ(actions, "segment_alloc alloc free_requested free_completed ");
 }
 
-TEST(TheGroups, AreTheAllocatorItself) {
-  World world(kGiB, "heap:pages");
-  CachingAllocator& allocator = world.allocator;
-  const CachingAllocator& constant = allocator;
-  void* const p = world.allocate(kMiB);
-  EXPECT_GE(allocator.figures().memory_allocated(), kMiB);
-  EXPECT_EQ(constant.figures().memory_stats(), constant.memory_stats());
-  allocator.settings().configure("max_split_size_mb:40");
-  EXPECT_EQ(constant.settings().options(), allocator.options());
-  allocator.pools().create_or_retain_pool(0, {1, 1});
-  EXPECT_EQ(constant.pools().pool_use_count(0, {1, 1}), 1);
-  allocator.pools().release_pool(0, {1, 1});
-  allocator.sleep().begin_tagged("weights");
-  void* const weights = world.allocate(kMiB);
-  allocator.sleep().end_tagged("weights");
-  EXPECT_EQ(constant.sleep().tags().size(), allocator.tags().size());
-  EXPECT_EQ(constant.sleep().tags().at(0).tag, "weights");
-  allocator.observers().record_history({.max_entries = 1});
-  EXPECT_TRUE(constant.observers().history_enabled());
-  EXPECT_EQ(constant.sharing().handle_count(p), constant.handle_count(p));
-  allocator.deallocate(p);
-  allocator.deallocate(weights);
-}
-
-TEST(TheGroups, AreOfNoUseInAForkedChildEither) {
+TEST(TheGroups, AreOfNoUseInAForkedChild) {
   World world;
-  AllocatorFigures& figures = world.allocator.figures();
+  AllocatorFigures& figures = world.allocator;
   EXPECT_EXIT(
       {
         try {

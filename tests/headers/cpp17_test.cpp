@@ -46,7 +46,6 @@ TEST(Cpp17, PassesOneGroupOfTheAllocator) {
   World world;
   world.allocator.deallocate(world.allocator.allocate(1000));
   EXPECT_EQ(reserved_by(world.allocator), std::size_t{2} << 20);
-  EXPECT_EQ(reserved_by(world.allocator.figures()), std::size_t{2} << 20);
 }
 
 TEST(Cpp17, ComparesOptions) {

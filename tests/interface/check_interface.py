@@ -34,13 +34,6 @@ is_inherited                -throws             -throws                         
 device_count                -cuda               -cuda                                 -cuda
 device                      -cuda               -cuda                                 -cuda
 life                        -for_good           -for_good                             -for_good
-figures                     -group              -group                                -group
-settings                    -group              -group                                -group
-limits                      -group              -group                                -group
-observers                   -group              -group                                -group
-pools                       -group              -group                                -group
-sleep                       -group              -group                                -group
-sharing                     -group              -group                                -group
 
 memory_allocated            =                   =                                     plug_json
 memory_reserved             =                   =                                     plug_json
@@ -118,7 +111,6 @@ REASONS = {
     "-destructors": "it is for destructors in C++",
     "-for_good": "the allocator of the process is never destroyed",
     "-functions": "it takes functions or objects of C++",
-    "-group": "it is a view of functions that have lines of their own",
     "-handles": "share tells: all handles are in what it returns",
     "-immortal": "PyTorch's streams live as long as the process",
     "-implied": "empty_cache does so, too",

@@ -74,8 +74,7 @@ struct AllocateOptions {
 /// and every other use of the allocator throws InvalidArgument (docs/process_life.md).
 ///
 /// Groups: most functions are those of its base classes, such as AllocatorFigures and
-/// AllocatorPools. `allocator.memory_stats()` and `allocator.figures().memory_stats()` are the same
-/// call.
+/// AllocatorPools. A function that needs one group takes a reference to that class.
 ///
 /// Limits: a segment is smaller than 1 TiB and a device address has at most 48 bits. Memory beyond
 /// these limits goes back to the device, and the request throws InvalidArgument.
@@ -107,41 +106,6 @@ class CachingAllocator : public AllocatorFigures,
   /// Returns a pointer that expires when the allocator is destroyed, before its memory is released.
   /// For holders of its memory that do not own the allocator.
   std::weak_ptr<const void> life() const { return life_; }
-
-  /// @name Groups
-  /// Each of these functions returns the allocator as one of its base classes, for code that needs
-  /// no other functions.
-  /// @{
-
-  /// Returns the statistics and snapshots.
-  AllocatorFigures& figures() { return *this; }
-  /// Returns the statistics and snapshots.
-  const AllocatorFigures& figures() const { return *this; }
-  /// Returns the options and limits.
-  AllocatorSettings& settings() { return *this; }
-  /// Returns the options and limits.
-  const AllocatorSettings& settings() const { return *this; }
-  /// Returns the limits at run time.
-  AllocatorLimits& limits() { return *this; }
-  /// Returns the limits at run time.
-  const AllocatorLimits& limits() const { return *this; }
-  /// Returns the observers.
-  AllocatorObservers& observers() { return *this; }
-  /// Returns the observers.
-  const AllocatorObservers& observers() const { return *this; }
-  /// Returns the private pools.
-  AllocatorPools& pools() { return *this; }
-  /// Returns the private pools.
-  const AllocatorPools& pools() const { return *this; }
-  /// Returns what puts memory to sleep.
-  AllocatorSleep& sleep() { return *this; }
-  /// Returns what puts memory to sleep.
-  const AllocatorSleep& sleep() const { return *this; }
-  /// Returns what shares memory with other processes and GPUs.
-  AllocatorSharing& sharing() { return *this; }
-  /// Returns what shares memory with other processes and GPUs.
-  const AllocatorSharing& sharing() const { return *this; }
-  /// @}
 
   /// @name Malloc and free
   /// @{
