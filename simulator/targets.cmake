@@ -86,13 +86,13 @@ cachalot_files(simulator_sources simulator
   models/context_costs.cpp
   models/device_attributes.cpp
   models/gpu_models.cpp
-  models/kernels.cpp
+  models/launched_kernels.cpp
   models/shared_memory.cpp
   nccl/collectives.cpp
   nccl/communicator.cpp
   nccl/communicators.cpp
-  nccl/nccl_calls.cpp
   nccl/messages.cpp
+  nccl/nccl_calls.cpp
   runtime/cuda12.cpp
   runtime/runtime_device.cpp
   runtime/runtime_graphs.cpp
@@ -100,16 +100,16 @@ cachalot_files(simulator_sources simulator
   runtime/runtime_memory.cpp
   runtime/runtime_pools.cpp
   runtime/runtime_streams.cpp
-  state/allocations.cpp
   state/captures.cpp
   state/content.cpp
   state/copies.cpp
   state/devices.cpp
-  state/events.cpp
   state/graphs.cpp
   state/launches.cpp
   state/pools.cpp
-  state/process.cpp
+  state/program_allocations.cpp
+  state/program_events.cpp
+  state/simulated_process.cpp
   state/streams.cpp
   state/use_checks.cpp
   state/virtual_memory.cpp)

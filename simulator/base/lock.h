@@ -2,7 +2,7 @@
 // function of a stream lets it go (launches.h).
 //
 // The process is one, and so is its lock: Clang's analysis then follows it from owner to owner, which it could not
-// with a reference to the lock in each of them. process.h has the order of locks.
+// with a reference to the lock in each of them. simulated_process.h has the order of locks.
 #pragma once
 
 #include "base/locks.h"

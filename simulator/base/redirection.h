@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 
 namespace cachalot::simulator {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 
 namespace cachalot::simulator {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/models/device_attributes.h"
 #include "simulator/state/calls.h"
 

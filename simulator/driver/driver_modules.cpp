@@ -6,8 +6,8 @@
 
 #include "base/environment.h"
 #include "simulator/base/registry.h"
-#include "simulator/models/abi.h"
-#include "simulator/models/kernels.h"
+#include "simulator/models/cuda_abi.h"
+#include "simulator/models/launched_kernels.h"
 #include "simulator/state/calls.h"
 
 using namespace cachalot::simulator;

@@ -9,7 +9,7 @@
 #include "simulator/device/simulation_settings.h"
 #include "simulator/models/config.h"
 #include "simulator/state/calls.h"
-#include "simulator/state/process.h"
+#include "simulator/state/simulated_process.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;

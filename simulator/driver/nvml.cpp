@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/models/device_attributes.h"
 #include "simulator/state/calls.h"
 

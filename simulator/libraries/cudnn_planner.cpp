@@ -12,7 +12,7 @@
 #include "simulator/base/redirection.h"
 #include "simulator/base/report.h"
 #include "simulator/models/device_attributes.h"
-#include "simulator/state/process.h"
+#include "simulator/state/simulated_process.h"
 
 namespace cachalot::simulator {
 namespace {

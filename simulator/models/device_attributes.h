@@ -1,8 +1,8 @@
 // The attributes of a simulated device, for the runtime and for the driver.
 #pragma once
 
-#include "simulator/models/abi.h"
 #include "simulator/models/config.h"
+#include "simulator/models/cuda_abi.h"
 
 namespace cachalot::simulator {
 

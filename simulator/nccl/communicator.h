@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "simulator/models/context_costs.h"
-#include "simulator/nccl/abi.h"
 #include "simulator/nccl/messages.h"
+#include "simulator/nccl/nccl_abi.h"
 
 namespace cachalot::simulator::nccl {
 

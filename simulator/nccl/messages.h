@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-#include "simulator/nccl/abi.h"
+#include "simulator/nccl/nccl_abi.h"
 #include "simulator/state/content.h"
 
 namespace cachalot::simulator::nccl {

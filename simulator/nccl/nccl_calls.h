@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "simulator/nccl/abi.h"
+#include "simulator/nccl/nccl_abi.h"
 #include "simulator/state/calls.h"
 
 namespace cachalot::simulator::nccl {

@@ -13,7 +13,7 @@
 
 #include "simulator/base/redirection.h"
 #include "simulator/base/report.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/models/device_attributes.h"
 #include "simulator/state/calls.h"
 

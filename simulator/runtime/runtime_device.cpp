@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/models/device_attributes.h"
 #include "simulator/state/calls.h"
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "base/locks.h"
-#include "simulator/models/kernels.h"
+#include "simulator/models/launched_kernels.h"
 #include "simulator/state/calls.h"
 
 using namespace cachalot;

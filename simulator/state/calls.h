@@ -13,8 +13,8 @@
 #include "simulator/base/lock.h"
 #include "simulator/base/thread_state.h"
 #include "simulator/base/watch.h"
-#include "simulator/models/abi.h"
-#include "simulator/state/process.h"
+#include "simulator/models/cuda_abi.h"
+#include "simulator/state/simulated_process.h"
 
 namespace cachalot::simulator {
 

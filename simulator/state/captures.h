@@ -8,7 +8,7 @@
 
 #include "simulator/base/lock.h"
 #include "simulator/base/thread_state.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/devices.h"
 #include "simulator/state/graphs.h"
 #include "simulator/state/stream_state.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "simulator/base/registry.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 
 namespace cachalot::simulator {
 

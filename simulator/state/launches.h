@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "simulator/base/lock.h"
-#include "simulator/models/abi.h"
 #include "simulator/models/config.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/captures.h"
+#include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
-#include "simulator/state/host_memory.h"
 #include "simulator/state/stream_state.h"
 #include "simulator/state/streams.h"
 #include "simulator/state/use_checks.h"

@@ -15,7 +15,7 @@
 #include "simulator/base/registry.h"
 #include "simulator/base/report.h"
 #include "simulator/base/watch.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/captures.h"
 #include "simulator/state/copies.h"
 #include "simulator/state/devices.h"

@@ -14,7 +14,7 @@
 
 #include "cachalot/device.h"
 #include "simulator/device/vector_clock.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/graphs.h"
 
 namespace cachalot::simulator {

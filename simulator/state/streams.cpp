@@ -4,7 +4,7 @@
 
 #include "device/cuda_codes.h"
 #include "simulator/base/thread_state.h"
-#include "simulator/state/process.h"
+#include "simulator/state/simulated_process.h"
 #include "simulator/state/use_checks.h"
 
 namespace cachalot::simulator {

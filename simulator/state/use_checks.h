@@ -12,8 +12,8 @@
 #include "simulator/base/lock.h"
 #include "simulator/base/watch.h"
 #include "simulator/device/vector_clock.h"
+#include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
-#include "simulator/state/host_memory.h"
 #include "simulator/state/stream_state.h"
 #include "simulator/state/streams.h"
 

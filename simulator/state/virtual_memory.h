@@ -12,7 +12,7 @@
 #include "simulator/base/lock.h"
 #include "simulator/base/report.h"
 #include "simulator/base/watch.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/content.h"
 #include "simulator/state/devices.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cuda_check.h"
-#include "simulator/nccl/abi.h"
+#include "simulator/nccl/nccl_abi.h"
 
 namespace cachalot {
 namespace {

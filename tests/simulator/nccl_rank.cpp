@@ -10,7 +10,7 @@
 #include <map>
 #include <string>
 
-#include "simulator/nccl/abi.h"
+#include "simulator/nccl/nccl_abi.h"
 
 using namespace cachalot::simulator::nccl;
 

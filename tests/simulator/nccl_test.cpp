@@ -8,7 +8,7 @@
 
 #include "cachalot/simulator.h"
 #include "cuda_check.h"
-#include "simulator/nccl/abi.h"
+#include "simulator/nccl/nccl_abi.h"
 
 namespace cachalot {
 namespace {

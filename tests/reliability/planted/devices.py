@@ -41,10 +41,10 @@ BUGS = [
         "CACHALOT_REQUIRE(!gpu_->capture_status(as_given(stream)).capturing,", "CACHALOT_REQUIRE(true,",
         ("allocator PinnedHost*",)),
     # --- simulator
-    Bug("an event of another context is recorded", "simulator/state/events.cpp",
+    Bug("an event of another context is recorded", "simulator/state/program_events.cpp",
         "if (event.device != stream.device || event.context != stream.context)", "if (event.device != stream.device)",
         ("simulator SimulatorContexts*",)),
-    Bug("time passes between two events the wrong way", "simulator/state/events.cpp",
+    Bug("time passes between two events the wrong way", "simulator/state/program_events.cpp",
         "static_cast<double>(to - from)", "static_cast<double>(from - to)",
         ("simulator SimulatorStreams.EventsMeasure*",)),
     Bug("a thread's capture forbids others' calls", "simulator/state/captures.cpp",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS  # operations that are written in Python: what they consist of is seen
 
-from cachalot_simulator.compute import choices, device_memory, sizes
+from cachalot_simulator.compute import choices, device_memory, result_sizes
 from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
 from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import (Reader, Sampler, are_known, generator_for, have_content, random_state,
@@ -154,7 +154,7 @@ class Computing:
             return Copy(self, function, signature)
         if name in READS:
             return HostRead(self, function, signature)
-        if sizes.depends_on_values(function):
+        if result_sizes.depends_on_values(function):
             return Sized(self, function, signature)
         if name.startswith(("aten::linalg_", "aten::_linalg_")) or name in CHECKING:
             return Checking(self, function, signature)
@@ -382,7 +382,7 @@ class Copy(Operator):
     def follow_to_host(self, to: Tensor, source: Tensor) -> None:
         """Memory that is too large to be copied arrives as zeros. A kernel packs a tensor that is not contiguous before it is
         copied."""
-        is_copied = device_memory.extent(source) <= sizes.most_copied(self.most_bytes)
+        is_copied = device_memory.extent(source) <= result_sizes.most_copied(self.most_bytes)
         is_read_by_program = getattr(self.computing.expected, "count", None) is None
         if is_read_by_program and not (is_copied and device_memory.is_known(source)):
             self.computing.reads.note("value")
@@ -418,7 +418,7 @@ class HostRead(Unfollowed):
             return result
         if not is_on_device(args[0]):
             return result
-        reader = Reader() if room_left(args, sizes.most_copied(self.most_bytes)) >= 0 else Sampler()
+        reader = Reader() if room_left(args, result_sizes.most_copied(self.most_bytes)) >= 0 else Sampler()
         if type(reader) is Sampler and args[0].size() != args[-1].size():
             return result
         with _without_modes(), _without_functions():
@@ -428,7 +428,7 @@ class HostRead(Unfollowed):
         count = getattr(self.computing.expected, "count", None)
         if count is None:
             self.computing.reads.note("value")
-        elif count != sizes.Selection.AS_READ and args[0].dtype is not torch.bool:  # an operation reads how much it has selected
+        elif count != result_sizes.Selection.AS_READ and args[0].dtype is not torch.bool:  # an operation reads how much it has selected
             return count
         return value if is_done else result
 
@@ -458,14 +458,14 @@ class Sized(Unfollowed):
         self.run = self.select
 
     def select(self, *args: Any, **kwargs: Any) -> Any:
-        if not tensors_in(args) or has_wrappers(args) or not sizes.selects(self.signature.name, args):
+        if not tensors_in(args) or has_wrappers(args) or not result_sizes.selects(self.signature.name, args):
             result = self.function(*args, **kwargs)
             Operator.follow(self, args, kwargs, result)
             return result
         with _without_modes(), _without_functions():
-            selection = sizes.Selection(self, args, kwargs)
+            selection = result_sizes.Selection(self, args, kwargs)
         outer = getattr(self.computing.expected, "count", None)
-        if outer is None and not selection.is_size_known and not sizes.is_of_others(self.signature.name):
+        if outer is None and not selection.is_size_known and not result_sizes.is_of_others(self.signature.name):
             self.computing.reads.note("size")
         self.computing.expected.count = count = selection.count if outer is None else outer
         device_memory.answer(-1 if count is None else count)
@@ -478,7 +478,7 @@ class Sized(Unfollowed):
             self.put(selection, args, kwargs, result)
         return result
 
-    def put(self, selection: sizes.Selection, args: tuple, kwargs: dict, result: Any) -> None:
+    def put(self, selection: result_sizes.Selection, args: tuple, kwargs: dict, result: Any) -> None:
         """Gives the result its values."""
         written = self.signature.written(args, kwargs, result)
         values = self.values_of(args, result, selection.value, selection.reader.host) if selection.is_done else {}

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/bytes.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 
 namespace cachalot::simulator {
 

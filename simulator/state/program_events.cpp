@@ -1,4 +1,4 @@
-#include "simulator/state/events.h"
+#include "simulator/state/program_events.h"
 
 #include "device/cuda_codes.h"
 #include "simulator/base/thread_state.h"

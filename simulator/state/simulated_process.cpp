@@ -1,4 +1,4 @@
-#include "simulator/state/process.h"
+#include "simulator/state/simulated_process.h"
 
 #include <pthread.h>
 

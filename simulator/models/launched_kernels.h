@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/models/gpu_models.h"
 
 namespace cachalot::simulator {

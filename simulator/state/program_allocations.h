@@ -9,11 +9,11 @@
 #include "simulator/base/report.h"
 #include "simulator/base/watch.h"
 #include "simulator/device/ipc_registry.h"
-#include "simulator/models/abi.h"
+#include "simulator/models/cuda_abi.h"
 #include "simulator/state/content.h"
 #include "simulator/state/copies.h"
+#include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
-#include "simulator/state/host_memory.h"
 #include "simulator/state/launches.h"
 
 namespace cachalot::simulator {

@@ -1,4 +1,4 @@
-#include "simulator/models/kernels.h"
+#include "simulator/models/launched_kernels.h"
 
 #include <algorithm>
 #include <climits>

@@ -1,4 +1,4 @@
-#include "simulator/state/allocations.h"
+#include "simulator/state/program_allocations.h"
 
 #include <unistd.h>
 
