@@ -19,7 +19,7 @@
 #include "base/locks.h"
 #include "cachalot/tensor_pool.h"
 #include "pool_memory.h"
-#include "slots.h"
+#include "pool_slots.h"
 #include "thread_stacks.h"
 
 CACHALOT_BEGIN

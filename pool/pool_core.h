@@ -21,7 +21,7 @@
 #include "base/process.h"
 #include "cachalot/tensor_pool.h"
 #include "pool_books.h"
-#include "slots.h"
+#include "pool_slots.h"
 #include "thread_stacks.h"
 
 CACHALOT_BEGIN

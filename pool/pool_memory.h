@@ -17,7 +17,7 @@
 #include "cachalot/device.h"
 #include "cachalot/tensor_pool.h"
 #include "device/known_stream.h"
-#include "slots.h"
+#include "pool_slots.h"
 
 CACHALOT_BEGIN
 

@@ -19,7 +19,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/thread_local_state.h"
-#include "slots.h"
+#include "pool_slots.h"
 
 CACHALOT_BEGIN
 

@@ -9,7 +9,7 @@
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/lent_tensors.h"
 #include "pytorch/plug/plug.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

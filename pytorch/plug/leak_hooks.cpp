@@ -14,7 +14,7 @@
 #include "cachalot/leak_detector.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

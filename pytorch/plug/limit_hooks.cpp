@@ -11,7 +11,7 @@
 #include "base/json_writer.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 // Is called on the thread that crossed the soft limit, without a lock of the allocator. It keeps the exception that the

@@ -7,7 +7,7 @@
 #include "cachalot/device.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 // CachalotOutOfMemory is an OutOfMemoryReport (events.h), or what is known of a refusal by throw_on_cudamalloc_oom.

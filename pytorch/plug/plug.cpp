@@ -5,7 +5,7 @@
 
 #include "base/own_code.h"
 #include "pytorch/plug/lent_tensors.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

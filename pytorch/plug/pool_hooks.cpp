@@ -12,7 +12,7 @@
 #include "cachalot/dlpack.h"
 #include "pool/dlpack_abi.h"
 #include "pytorch/plug/guarded.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 
 namespace cachalot {
 namespace {

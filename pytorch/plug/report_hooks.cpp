@@ -12,7 +12,7 @@
 #include "diagnostics/publish/process_publisher.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 
 namespace cachalot {
 namespace {

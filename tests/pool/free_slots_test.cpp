@@ -1,5 +1,5 @@
 // FreeSlots by itself: places, order, and streams that are forgotten.
-#include "pool/slots.h"
+#include "pool/pool_slots.h"
 
 #include <gtest/gtest.h>
 

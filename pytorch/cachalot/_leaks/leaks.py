@@ -25,7 +25,7 @@ from .suspects import Suspect
 from .suspects import find as find_suspects
 
 LISTED = 10  # sites that a report lists, unless asked for more
-_FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/leaks/trend.h
+_FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/trend.h
 
 # The functions that autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
 

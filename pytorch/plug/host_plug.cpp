@@ -21,7 +21,7 @@
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/host_plug.h"
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {

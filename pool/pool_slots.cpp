@@ -1,4 +1,4 @@
-#include "slots.h"
+#include "pool_slots.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "pytorch/plug/process.h"
+#include "pytorch/plug/process_allocator.h"
 
 #include <cstdio>
 #include <cstdlib>
