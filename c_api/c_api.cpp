@@ -29,7 +29,7 @@
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "device/cuda_device.h"
-#include "diagnostics/publish/process_publisher.h"
+#include "diagnostics/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "policy/torch_policy.h"

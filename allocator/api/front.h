@@ -2,7 +2,7 @@
 //
 //   PlainFront   nothing stands there: it serves the calls that the fast paths leave, such as one with an invalid device
 //   ForkedFront  the front of a forked child: each use throws, and each function that gives back does nothing
-//   the guard    sees every malloc and every free (diagnostics/guard); fast paths are closed
+//   the guard    sees every malloc and every free (diagnostics/guard_front.cpp); fast paths are closed
 //
 // Contracts are those of CachingAllocator's functions of the same names. A device's index has been checked, except by
 // `allocate` and `deallocate`, which check it.

@@ -12,7 +12,7 @@
 #include "base/own_code.h"
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
-#include "diagnostics/publish/process_publisher.h"
+#include "diagnostics/process_publisher.h"
 #include "policy/options_without_effect.h"
 #include "pytorch/plug/python_api.h"
 

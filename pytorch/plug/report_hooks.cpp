@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
-#include "diagnostics/publish/process_publisher.h"
+#include "diagnostics/process_publisher.h"
 #include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process_allocator.h"

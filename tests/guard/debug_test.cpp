@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard_books.h"
 #include "tests/guard/testing.h"
 
 // Places that stacks must name. Outside of the library's namespace, whose frames are left out at the inner end.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cachalot/guard.h"
-#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard_books.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {

@@ -1,4 +1,4 @@
-#include "diagnostics/guard/guarded_memory.h"
+#include "diagnostics/guarded_memory.h"
 
 #include <algorithm>
 #include <utility>

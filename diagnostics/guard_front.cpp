@@ -1,11 +1,24 @@
-#include "diagnostics/guard/guard_front.h"
+// GuardFront is the front of an allocator with guard:True or debug:True: each device has a guard before its heap.
+//
+// Thread safety: any thread.
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "api/allocator_state.h"
+#include "api/front.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/guard.h"
+#include "cachalot/kernels.h"
 #include "device/addresses.h"
+#include "diagnostics/device_guard.h"
+#include "diagnostics/guard_reports.h"
 
 CACHALOT_BEGIN
 
@@ -14,7 +27,7 @@ namespace {
 using Kind = GuardReport::Kind;
 
 // Returns the kind of mistake that the use of an address is where no live allocation begins.
-Kind kind_of(bool is_free, const std::optional<Guard::Sighting>& sighting) {
+Kind kind_of(bool is_free, const std::optional<DeviceGuard::Sighting>& sighting) {
   const bool was_freed = sighting && sighting->block.freed;
   if (is_free) return was_freed && sighting->offset() == 0 ? Kind::double_free : Kind::invalid_free;
   return was_freed ? Kind::use_after_free : Kind::invalid_use;
@@ -22,11 +35,50 @@ Kind kind_of(bool is_free, const std::optional<Guard::Sighting>& sighting) {
 
 }  // namespace
 
+class GuardFront final : public Front {
+ public:
+  GuardFront(AllocatorState& state, const KernelsFactory& kernels);
+
+  GuardLog& log() { return log_; }
+  void check();
+  // Throws InvalidArgument for an index without a device.
+  std::size_t quarantine_bytes(int device) const;
+
+  void* allocate(const Request& request) override;
+  void* allocate_at(std::size_t bytes, int device, Stream stream, void* address) override;
+  void deallocate(void* ptr) override;
+  void deallocate(void* ptr, const Claim& claim) override;
+  void record_stream(void* ptr, Stream stream) override;
+  void stream_ends(Stream stream) override;
+  Found find(const void* ptr) const override;
+  std::optional<std::size_t> requested_bytes(const void* ptr) const override;
+  InvalidArgument not_live(const void* ptr, PointerUse use) const override;
+  void run(FunctionRef<void()> action) override { log_.tell_after(action); }
+  void run_without_handlers_errors(FunctionRef<void()> action) override;
+  void note_pool_users(int device, PoolId pool) override { at(device).note_users(pool); }
+  void note_pool_refusal(int device, PoolId pool, std::string_view message) override;
+  bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) override;
+  PoolCheckpoint checkpoint_pool(int device, PoolId pool) override;
+  RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint) override;
+  void drain(int device) override;
+  void put_to_sleep(int device, FunctionRef<void()> release) override { at(device).put_to_sleep(release); }
+  void wake(int device, FunctionRef<void()> restore) override;
+  std::string validate() const override;
+  std::size_t metadata_bytes() const override;
+
+ private:
+  DeviceGuard& at(int device) const { return *guards_[static_cast<std::size_t>(device)]; }
+
+  AllocatorState& state_;
+  mutable GuardLog log_;
+  std::vector<std::unique_ptr<DeviceGuard>> guards_;  // one per device
+};
+
 GuardFront::GuardFront(AllocatorState& state, const KernelsFactory& kernels) : state_(state) {
   CACHALOT_REQUIRE(kernels, "the factory of kernels is empty; the guard needs one, as host_kernels");
-  const Guard::Duties duties{.canaries = has_guard(state.options), .debug = state.options.debug};
+  const DeviceGuard::Duties duties{.canaries = has_guard(state.options), .debug = state.options.debug};
   for (const auto& allocator : state.devices()) {
-    guards_.push_back(std::make_unique<Guard>(*allocator, state.page_map(), duties, kernels, log_));
+    guards_.push_back(std::make_unique<DeviceGuard>(*allocator, state.page_map(), duties, kernels, log_));
   }
 }
 
@@ -108,7 +160,7 @@ std::optional<std::size_t> GuardFront::requested_bytes(const void* ptr) const {
 
 // The guards know more of an address than the heaps.
 InvalidArgument GuardFront::not_live(const void* ptr, PointerUse use) const {
-  std::optional<Guard::Sighting> sighting;
+  std::optional<DeviceGuard::Sighting> sighting;
   PlaceInHeaps place;
   for (std::size_t i = 0; i < guards_.size() && !sighting; ++i) {
     sighting = guards_[i]->sight(ptr);

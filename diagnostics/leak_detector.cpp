@@ -18,7 +18,7 @@
 #include "base/locks.h"
 #include "base/process.h"
 #include "cachalot/events.h"
-#include "diagnostics/leaks/trend.h"
+#include "diagnostics/trend.h"
 
 CACHALOT_BEGIN
 

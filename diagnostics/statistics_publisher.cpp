@@ -27,8 +27,8 @@
 #include "base/locks.h"
 #include "base/process.h"
 #include "cachalot/statistics_page.h"
-#include "diagnostics/publish/background_thread.h"
-#include "diagnostics/publish/process_publisher.h"
+#include "diagnostics/background_thread.h"
+#include "diagnostics/process_publisher.h"
 
 CACHALOT_BEGIN
 

@@ -1,4 +1,4 @@
-#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard_books.h"
 
 #include <algorithm>
 #include <iterator>

@@ -16,7 +16,7 @@
 #include "base/locks.h"
 #include "cachalot/device.h"
 #include "cachalot/guard.h"
-#include "diagnostics/guard/guard_books.h"
+#include "diagnostics/guard_books.h"
 
 CACHALOT_BEGIN
 

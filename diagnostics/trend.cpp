@@ -1,4 +1,4 @@
-#include "diagnostics/leaks/trend.h"
+#include "diagnostics/trend.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "diagnostics/publish/background_thread.h"
+#include "diagnostics/background_thread.h"
 
 #include <atomic>
 #include <cstdlib>

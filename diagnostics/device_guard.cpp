@@ -1,4 +1,4 @@
-#include "diagnostics/guard/guard.h"
+#include "diagnostics/device_guard.h"
 
 #include <algorithm>
 #include <map>
@@ -13,7 +13,8 @@
 
 CACHALOT_BEGIN
 
-Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log)
+DeviceGuard::DeviceGuard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels,
+                         GuardLog& log)
     : heap_(heap),
       duties_(duties),
       front_(duties.canaries ? GuardedBlock::kFront : 0),
@@ -30,7 +31,7 @@ Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, Kern
 
 // --- malloc ---------------------------------------------------------------------------------------------------------
 
-void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
+void* DeviceGuard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.fast.allocate(bytes, stream);  // null, or refused
   void* made = nullptr;
   try {
@@ -42,7 +43,7 @@ void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::si
 }
 
 // Frees memory that the caller does not have yet: also if the device refuses to check it.
-void Guard::undo_allocation(const void* ptr) {
+void DeviceGuard::undo_allocation(const void* ptr) {
   try {
     deallocate(ptr);
   } catch (const CudaError&) {
@@ -50,7 +51,7 @@ void Guard::undo_allocation(const void* ptr) {
   }
 }
 
-void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
+void* DeviceGuard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
   const AllocationStack for_watchers(heap_.state.observers.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = calls_.stack_now();
@@ -72,7 +73,8 @@ void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, s
 }
 
 // Adopts the heap's memory for `asked` bytes. Without caching the heap knows no more of the block.
-GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack) {
+GuardedBlock DeviceGuard::adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream,
+                                CallStack stack) {
   GuardedBlock block;
   block.address = as_address(raw) + front_;
   block.bytes = bytes;
@@ -88,7 +90,7 @@ GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, const
 
 // --- free -----------------------------------------------------------------------------------------------------------
 
-bool Guard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
+bool DeviceGuard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
   if (claim) require_size(ptr, claim->bytes);
   const auto bytes = books_.footprint(as_address(ptr));
   if (!bytes) return false;
@@ -103,7 +105,7 @@ bool Guard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
   });
 }
 
-void Guard::require_size(const void* ptr, std::size_t claimed) {
+void DeviceGuard::require_size(const void* ptr, std::size_t claimed) {
   const std::optional<std::size_t> asked = requested(ptr);
   if (!asked || *asked == claimed) return;
   const std::string message =
@@ -112,12 +114,13 @@ void Guard::require_size(const void* ptr, std::size_t claimed) {
   throw InvalidArgument(message);
 }
 
-GuardBooks::Entry Guard::take(Address address, const std::optional<Claim>& claim, CallStack stack) {
+GuardBooks::Entry DeviceGuard::take(Address address, const std::optional<Claim>& claim, CallStack stack) {
   const auto user = claim ? std::optional(heap_.streams.identify(claim->stream)) : std::nullopt;
   return books_.take(address, user, calls_.next(std::move(stack)));
 }
 
-bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep, Reports& found) {
+bool DeviceGuard::retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep,
+                         Reports& found) {
   GuardBooks::Entry entry;
   bool was_told = false;
   bool was_looked_at = false;
@@ -152,7 +155,7 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack
   return true;
 }
 
-bool Guard::forget(Address address, const std::optional<Claim>& claim, CallStack stack) {
+bool DeviceGuard::forget(Address address, const std::optional<Claim>& claim, CallStack stack) {
   GuardBooks::Entry entry;
   {
     const SharedLock looking(memory_.mutex);
@@ -164,19 +167,19 @@ bool Guard::forget(Address address, const std::optional<Claim>& claim, CallStack
   return true;
 }
 
-bool Guard::drain() {
+bool DeviceGuard::drain() {
   return reporting([&](Reports& found) { return quarantine_.empty_all(found); });
 }
 
 // --- one block ------------------------------------------------------------------------------------------------------
 
-bool Guard::record_stream(const void* ptr, Stream stream) {
+bool DeviceGuard::record_stream(const void* ptr, Stream stream) {
   const SharedLock looking(memory_.mutex);
   if (!requested(ptr)) return false;
   return books_.add_use(as_address(ptr), heap_.streams.identify(stream));
 }
 
-void Guard::stream_ends(Stream stream) {
+void DeviceGuard::stream_ends(Stream stream) {
   const KnownStream ending = heap_.streams.identify(stream);
   if (ending.key.is_immortal()) return;
   const SharedLock looking(memory_.mutex);
@@ -184,30 +187,32 @@ void Guard::stream_ends(Stream stream) {
   books_.forget_stream(ending);
 }
 
-std::optional<std::size_t> Guard::requested(const void* ptr) const { return books_.requested_bytes(as_address(ptr)); }
+std::optional<std::size_t> DeviceGuard::requested(const void* ptr) const {
+  return books_.requested_bytes(as_address(ptr));
+}
 
-std::optional<Guard::Sighting> Guard::sight(const void* ptr) const {
+std::optional<DeviceGuard::Sighting> DeviceGuard::sight(const void* ptr) const {
   std::optional<Sighting> sighting = books_.sight(as_address(ptr));
   return sighting ? sighting : quarantine_.sight(as_address(ptr));
 }
 
 // --- mistakes -------------------------------------------------------------------------------------------------------
 
-void Guard::report_mistake(GuardReport::Kind kind, const void* ptr, std::string message) {
+void DeviceGuard::report_mistake(GuardReport::Kind kind, const void* ptr, std::string message) {
   if (duties_.debug) mistakes_.report(kind, ptr, sight(ptr), std::move(message));
 }
 
-void Guard::report_released_pool(PoolId pool, std::string_view message) {
+void DeviceGuard::report_released_pool(PoolId pool, std::string_view message) {
   if (duties_.debug) mistakes_.report_released_pool(pool, message);
 }
 
-void Guard::note_users(PoolId pool) {
+void DeviceGuard::note_users(PoolId pool) {
   if (duties_.debug) mistakes_.note_users(pool);
 }
 
 // --- looking at all -------------------------------------------------------------------------------------------------
 
-void Guard::check() {
+void DeviceGuard::check() {
   reporting([&](Reports& found) {
     const Lock looking(memory_.mutex);
     compare_all(found);
@@ -216,7 +221,7 @@ void Guard::check() {
 }
 
 // Live blocks after the work of their streams, those that are allocated meanwhile left out.
-void Guard::compare_all(Reports& found) {
+void DeviceGuard::compare_all(Reports& found) {
   CACHALOT_REQUIRE(!heap_.pools.is_capturing(),
                    "the guard cannot look at memory of device {} while a graph is captured there",
                    heap_.state.device->index());
@@ -237,13 +242,13 @@ void Guard::compare_all(Reports& found) {
 
 // --- soundness ------------------------------------------------------------------------------------------------------
 
-std::string Guard::validate() const {
+std::string DeviceGuard::validate() const {
   const auto holds = [this](const GuardedBlock& block) { return blocks_.holds(block); };
   std::string broken = books_.validate(holds);
   return broken.empty() ? quarantine_.validate(holds) : broken;
 }
 
-std::size_t Guard::metadata_bytes() const {
+std::size_t DeviceGuard::metadata_bytes() const {
   return sizeof(*this) + books_.metadata_bytes() + quarantine_.metadata_bytes();
 }
 
@@ -251,7 +256,7 @@ std::size_t Guard::metadata_bytes() const {
 
 // --- sleep ----------------------------------------------------------------------------------------------------------
 
-void Guard::put_to_sleep(FunctionRef<void()> release_physical) {
+void DeviceGuard::put_to_sleep(FunctionRef<void()> release_physical) {
   drain();
   reporting([&](Reports& found) {
     const Lock looking(memory_.mutex);
@@ -267,7 +272,7 @@ void Guard::put_to_sleep(FunctionRef<void()> release_physical) {
   });
 }
 
-void Guard::mark_sleepers() {
+void DeviceGuard::mark_sleepers() {
   books_.for_each_live([&](GuardedBlock& block) {
     if (block.pattern != GuardedBlock::Pattern::canaries || !blocks_.sleeps(block)) return;
     block.slept = true;
@@ -275,7 +280,7 @@ void Guard::mark_sleepers() {
   });
 }
 
-void Guard::wake() {
+void DeviceGuard::wake() {
   const Lock looking(memory_.mutex);
   books_.for_each_live([&](GuardedBlock& block) {
     memory_.mutex.assert_held();
@@ -287,7 +292,7 @@ void Guard::wake() {
 
 // --- checkpoints ----------------------------------------------------------------------------------------------------
 
-RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
+RestoreResult DeviceGuard::restore(const PoolCheckpoint& checkpoint) {
   drain();
   const CallStack stack = calls_.stack_now();
   const Lock looking(memory_.mutex);
@@ -303,7 +308,7 @@ RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
 }
 
 // Returns false if its user had freed it already. Then a capture may have kept it in quarantine.
-bool Guard::forget_restored(Address address) {
+bool DeviceGuard::forget_restored(Address address) {
   const GuardBooks::Entry entry = books_.extract(address);
   if (entry.empty()) {
     quarantine_.forget(address);
@@ -314,7 +319,7 @@ bool Guard::forget_restored(Address address) {
 }
 
 // Adopts a restored block. Its requested bytes are no longer known: all of the heap's block is the user's.
-void Guard::adopt_restored(Address address, const CallStack& stack) {
+void DeviceGuard::adopt_restored(Address address, const CallStack& stack) {
   GuardedBlock block;
   block.address = address;
   block.front = front_;

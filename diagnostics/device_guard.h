@@ -38,20 +38,21 @@
 #include "cachalot/kernels.h"
 #include "cachalot/private_pool.h"
 #include "device/addresses.h"
-#include "diagnostics/guard/guard_books.h"
-#include "diagnostics/guard/guard_reports.h"
-#include "diagnostics/guard/guarded_memory.h"
+#include "diagnostics/guard_books.h"
+#include "diagnostics/guard_reports.h"
+#include "diagnostics/guarded_memory.h"
 
 CACHALOT_BEGIN
 
-class Guard {
+class DeviceGuard {
  public:
   // The checks that are on; at least one.
   struct Duties {
     bool canaries = true;
     bool debug = false;
   };
-  Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log);
+  DeviceGuard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels,
+              GuardLog& log);
 
   // Returns the heap's address of the user's `address`: it lies the front canary before it.
   Address in_heap(Address address) const { return address - front_; }
@@ -131,7 +132,7 @@ class Guard {
 };
 
 template <typename Action>
-auto Guard::reporting(Action action) {
+auto DeviceGuard::reporting(Action action) {
   return log_.tell_after([&] {
     Reports found;
     const auto result = [&] {

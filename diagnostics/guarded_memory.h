@@ -18,8 +18,8 @@
 #include "base/locks.h"
 #include "cachalot/kernels.h"
 #include "device/known_stream.h"
-#include "diagnostics/guard/guard_books.h"
-#include "diagnostics/guard/guard_reports.h"
+#include "diagnostics/guard_books.h"
+#include "diagnostics/guard_reports.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN

@@ -1,4 +1,4 @@
-#include "diagnostics/guard/guard_reports.h"
+#include "diagnostics/guard_reports.h"
 
 #include <unistd.h>
 
