@@ -81,7 +81,7 @@ cachalot_test(analysis TOOLS
   SOURCES causes_test.cpp checks_test.cpp difference_test.cpp foundation_test.cpp log_text_test.cpp oom_message_test.cpp)
 cachalot_test(exports TOOLS SOURCES exports_test.cpp)
 cachalot_test(top TOOLS COMMAND SOURCES page_reader_test.cpp prometheus_test.cpp top_test.cpp)
-cachalot_test(page_files TOOLS SOURCES columns_test.cpp page_test.cpp ranges_test.cpp)
+cachalot_test(html TOOLS SOURCES columns_test.cpp html_report_test.cpp ranges_test.cpp)
 cachalot_test(tools TOOLS COMMAND
   SOURCES advise_command_test.cpp analysis_commands_test.cpp card_table_test.cpp cli_test.cpp compare_test.cpp expandable_segments_test.cpp fit_test.cpp
           foreign_files_test.cpp help_test.cpp history_test.cpp pickles_test.cpp python_program_test.cpp recorded_snapshots_test.cpp replay_test.cpp simulate_estimates_test.cpp
@@ -139,7 +139,7 @@ if(NOT CACHALOT_SANITIZE)  # these look at files, or run what a sanitizer cannot
     list(APPEND looks abi headers)
   endif()
   if(NOT CACHALOT_ABSENT_WINGS)  # these look at every folder
-    list(APPEND looks documents interface language layers pages_html readme structure types)
+    list(APPEND looks documents html_browser interface language layers readme structure types)
   endif()
   foreach(folder IN LISTS looks)
     add_subdirectory(tests/${folder})

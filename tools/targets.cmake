@@ -5,33 +5,33 @@ if("simulator" IN_LIST CACHALOT_ABSENT_WINGS OR "diagnostics" IN_LIST CACHALOT_A
   return()
 endif()
 
-include(tools/pages/embed.cmake)
+include(tools/html/embed.cmake)
 if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR CACHALOT_BUILD_FUZZERS)
   find_package(ZLIB REQUIRED)
   cachalot_files(replay_sources tools
-    advice/advice.cpp advice/recorded_programs.cpp analysis/categories.cpp analysis/causes.cpp analysis/checks.cpp
-    analysis/difference.cpp analysis/explanation.cpp analysis/layout.cpp analysis/log_text.cpp
-    analysis/message_report.cpp analysis/oom_figures.cpp analysis/oom_message.cpp analysis/recorded_start.cpp
-    analysis/sites.cpp analysis/snapshot_report.cpp analysis/timeline.cpp analysis/written_sizes.cpp
-    base/input_file.cpp base/output_file.cpp base/parallel.cpp base/text_layout.cpp exports/exports.cpp
-    exports/perfetto.cpp exports/torch_snapshot.cpp history/allocations.cpp history/history.cpp history/parts.cpp
+    analysis/categories.cpp analysis/causes.cpp analysis/checks.cpp analysis/difference.cpp
+    analysis/explanation.cpp analysis/layout.cpp analysis/log_text.cpp analysis/message_report.cpp
+    analysis/oom_figures.cpp analysis/oom_message.cpp analysis/recorded_start.cpp analysis/sites.cpp
+    analysis/timeline.cpp analysis/written_sizes.cpp base/input_file.cpp base/output_file.cpp base/parallel.cpp
+    base/text_layout.cpp history/allocations.cpp history/history.cpp history/parts.cpp
     history/pickle_program.cpp history/snapshot_builder.cpp history/snapshot_history.cpp history/tables.cpp
     history/text_histories.cpp live/prometheus_server.cpp live/sample.cpp live/sample_formats.cpp
-    pages/page_report.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
-    replay/replay.cpp replay/trace_reader.cpp simulation/card_table.cpp simulation/fit_search.cpp
-    simulation/python_program.cpp simulation/simulation_files.cpp)
+    output/export_formats.cpp output/html_report.cpp output/perfetto.cpp output/snapshot_report.cpp
+    output/torch_snapshot.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
+    replay/replay.cpp replay/trace_reader.cpp simulation/advice.cpp simulation/card_table.cpp
+    simulation/fit_search.cpp simulation/python_program.cpp simulation/recorded_programs.cpp
+    simulation/simulation_files.cpp)
   add_library(cachalot_replay STATIC ${replay_sources})
   # By folder: as one file they would take one core for minutes.
-  cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis history=tools/history,tools/exports
-    others=tools/advice,tools/live,tools/pages)
+  cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis history=tools/history output=tools/output,tools/live)
   target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS tools/analysis/category_rules.json)
   file(READ tools/analysis/category_rules.json rules)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tools/category_rules.inc CONTENT "R\"json(\n@rules@)json\"" @ONLY)
   target_include_directories(cachalot_replay PRIVATE ${PROJECT_BINARY_DIR})
-  cachalot_embed_pages(cachalot_replay page.html page.css vendor/uPlot.min.css vendor/uPlot.iife.min.js
+  cachalot_embed_html(cachalot_replay report.html report.css vendor/uPlot.min.css vendor/uPlot.iife.min.js
     script/dom.js script/columns.js script/theme.js script/run.js script/pyramid.js script/moment.js script/chart.js script/overview.js script/timeline.js
-    script/memory_map.js script/flame.js script/sites.js script/tables.js script/comparison.js script/page.js)
+    script/memory_map.js script/flame.js script/sites.js script/tables.js script/comparison.js script/report.js)
 endif()
 
 # Tests and benchmarks run the command, too, but for the tests of threads.

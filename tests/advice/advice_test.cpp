@@ -1,5 +1,5 @@
 // Advice is what a replay of the program under each policy comes to.
-#include "tools/advice/advice.h"
+#include "tools/simulation/advice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Tests of the programs found in histories, and of the replay of PyTorch's policy, which reserves the recorded memory.
-#include "tools/advice/recorded_programs.h"
+#include "tools/simulation/recorded_programs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -111,7 +111,7 @@ def check_version() -> list[str]:
 def check_command(command: Path) -> list[str]:
     found = []
     for page in sorted(TOOLS.glob("*.md")):
-        if page.stem in ("index", "json", "pages"):
+        if page.stem in ("index", "json", "html"):
             continue
         help_text = subprocess.run([command, page.stem, "--help"], capture_output=True, text=True, check=True).stdout
         options = re.search(r"^Options:\n(.*?)\n\n", help_text, re.MULTILINE | re.DOTALL)

@@ -15,8 +15,8 @@
 #include "tests/exports/same_history.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
+#include "tools/output/export_formats.h"
 #include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {

@@ -1,8 +1,8 @@
 // Snapshots, pickles and JSON: they are read or refused with InvalidArgument, whatever they hold. A snapshot that was
 // read is reported. histories.cpp has their further uses.
 #include "tests/fuzz/file.h"
-#include "tools/analysis/snapshot_report.h"
 #include "tools/history/readers.h"
+#include "tools/output/snapshot_report.h"
 
 namespace cachalot::fuzz {
 namespace {

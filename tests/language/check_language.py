@@ -29,7 +29,7 @@ DOCUMENTS = [
     "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
 SOURCES = {".c", ".cpp", ".cu", ".cuh", ".h", ".inc", ".py"}  # and programs without a suffix that begin with #!…python
-NOT_READ = {"build", "docs/site", "tools/pages/vendor"}  # built, or of others
+NOT_READ = {"build", "docs/site", "tools/html/vendor"}  # built, or of others
 PUBLIC_HEADERS = {f"{folder}/include/cachalot" for folder in
                   ("adapters", "allocator", "c_api", "diagnostics", "kernels", "pool", "simulator", "simulator/device")}
 HEADER_COLUMNS = 100

@@ -43,8 +43,8 @@ set(layers
   "14.1 tools/base/"
   "14.2 tools/replay/"
   "14.3 tools/history/"
-  "14.4 tools/analysis/           tools/simulation/              tools/live/"
-  "14.5 tools/exports/            tools/pages/                   tools/advice/"
+  "14.4 tools/analysis/           tools/live/"
+  "14.5 tools/simulation/         tools/output/                  tools/html/"
   "14.6 tools/commands/"
   "15 tests/  bench/  examples/")
 

@@ -18,15 +18,15 @@
 #include "tests/exports/same_history.h"
 #include "tests/tools/recorded_figures.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/advice/recorded_programs.h"
 #include "tools/analysis/checks.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/analysis/snapshot_report.h"
-#include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
+#include "tools/output/export_formats.h"
+#include "tools/output/snapshot_report.h"
 #include "tools/replay/policies.h"
+#include "tools/simulation/recorded_programs.h"
 
 namespace cachalot::tools {
 namespace {

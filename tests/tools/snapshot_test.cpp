@@ -15,10 +15,10 @@
 #include "tests/tools/complaint.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/analysis/snapshot_report.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/readers.h"
+#include "tools/output/snapshot_report.h"
 
 namespace cachalot::tools {
 namespace {

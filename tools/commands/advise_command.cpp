@@ -19,24 +19,24 @@
 #include "cachalot/errors.h"
 #include "simulator/models/context_costs.h"
 #include "simulator/models/gpu_models.h"
-#include "tools/advice/advice.h"
-#include "tools/advice/recorded_programs.h"
 #include "tools/base/output_file.h"
 #include "tools/base/parallel.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
+#include "tools/simulation/advice.h"
 #include "tools/simulation/card_table.h"
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/python_server.h"
+#include "tools/simulation/recorded_programs.h"
 #include "tools/simulation/simulation.h"
 
 namespace cachalot::tools {
 namespace {
 
-PageTable policies_table(const Advice& advice) {
-  using Kind = PageTable::Kind;
-  PageTable table{.title = fmt::format("Policies for {}", advice.file),
+HtmlTable policies_table(const Advice& advice) {
+  using Kind = HtmlTable::Kind;
+  HtmlTable table{.title = fmt::format("Policies for {}", advice.file),
                   .note = fmt::format("Replayed on {}; the best first.", format_bytes(advice.on.memory_bytes)),
                   .columns = {{"reserved, peak", Kind::bytes},
                               {"failed allocations", Kind::count},
@@ -54,9 +54,9 @@ PageTable policies_table(const Advice& advice) {
   return table;
 }
 
-PageTable fleet_table(std::span<const Advice> advices) {
-  using Kind = PageTable::Kind;
-  PageTable table{.title = "All files",
+HtmlTable fleet_table(std::span<const Advice> advices) {
+  using Kind = HtmlTable::Kind;
+  HtmlTable table{.title = "All files",
                   .note = "The file with most memory to be saved comes first.",
                   .columns = {{"can be saved", Kind::bytes},
                               {"reserved today", Kind::bytes},
@@ -74,8 +74,8 @@ PageTable fleet_table(std::span<const Advice> advices) {
   return table;
 }
 
-// Puts advice on a page: the recommendation on top, and a table of the policies.
-void add_advices(PageReport& report, std::span<const Advice> advices) {
+// Puts advice into a report: the recommendation on top, and a table of the policies.
+void add_advices(HtmlReport& report, std::span<const Advice> advices) {
   if (advices.size() > 1) report.tables.push_back(fleet_table(advices));
   for (const Advice& advice : advices) {
     if (!advice.error.empty()) continue;
@@ -389,7 +389,7 @@ class AdviseCommand : public Command {
   }
 
   void write_html(const std::vector<Advice>& advices) const {
-    PageReport report;
+    HtmlReport report;
     report.title = files_.size() == 1 ? files_[0]
                    : files_.empty()   ? program_[0]
                                       : fmt::format("{} files", files_.size());
@@ -400,7 +400,7 @@ class AdviseCommand : public Command {
       history = with_file(files_[0], "history", [](InputFile file) { return read_history(std::move(file)); });
     }
     add_runs(report, history);
-    write_page(html_, report, built_in_rules());
+    write_html_report(html_, report, built_in_rules());
   }
 
   static constexpr int kMostJobs = 256;
@@ -415,7 +415,7 @@ class AdviseCommand : public Command {
   bool send_files_ = false;
   RunOptions run_;
   bool json_ = false;
-  std::string html_;  // a file; empty: no page
+  std::string html_;  // a file; empty: no report
   std::vector<std::string> program_;
 };
 

@@ -6,8 +6,8 @@
 #include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/exports/exports.h"
 #include "tools/history/history.h"
+#include "tools/output/export_formats.h"
 
 namespace cachalot::tools {
 namespace {

@@ -15,7 +15,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -25,9 +25,9 @@ std::string growth_text(std::int64_t bytes) {
   return fmt::format("{} {}", format_bytes(size), bytes < 0 ? "less" : "more");
 }
 
-PageTable table_of(const DifferenceList& list) {
-  using Kind = PageTable::Kind;
-  PageTable table{.title = fmt::format("What grew, by {}", list.name),
+HtmlTable table_of(const DifferenceList& list) {
+  using Kind = HtmlTable::Kind;
+  HtmlTable table{.title = fmt::format("What grew, by {}", list.name),
                   .columns = {{"grew by", Kind::growth},
                               {"first", Kind::bytes},
                               {"second", Kind::bytes},
@@ -40,8 +40,8 @@ PageTable table_of(const DifferenceList& list) {
   return table;
 }
 
-// Puts a comparison of two runs on a page: what grew, in tables.
-void add_difference(PageReport& report, const Difference& difference) {
+// Puts a comparison of two runs into a report: what grew, in tables.
+void add_difference(HtmlReport& report, const Difference& difference) {
   for (const DeviceDifference& device : difference.devices) {
     const std::string text =
         fmt::format("{} holds {} than {}", difference.paths[1], growth_text(device.growth()), difference.paths[0]);
@@ -106,9 +106,9 @@ class DiffCommand : public Command {
     options_.frames = frames_asked_for();
     const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
     const History first = history_in(files_.front());
-    PageReport page;
-    if (!html_.empty()) add_runs(page, first);
-    std::list<History> others;  // that the page shows
+    HtmlReport html;
+    if (!html_.empty()) add_runs(html, first);
+    std::list<History> others;  // that the report shows
     std::string text;
     for (std::size_t i = 1; i < files_.size(); ++i) {
       others.push_back(history_in(files_[i]));
@@ -116,23 +116,23 @@ class DiffCommand : public Command {
       if (html_.empty()) {
         others.clear();
       } else {
-        add_difference(page, difference);
-        add_runs(page, others.back());
+        add_difference(html, difference);
+        add_runs(html, others.back());
       }
       if (json_) text += to_json(difference, top_) + "\n";
       if (!json_) text += (text.empty() ? "" : "\n") + to_text(difference, top_, styles.out);
     }
-    if (!html_.empty()) write_html(std::move(page), rules);
+    if (!html_.empty()) write_html(std::move(html), rules);
     print(text);
     return 0;
   }
 
  private:
-  void write_html(PageReport page, const CategoryRules& rules) const {
-    page.title = fmt::format("{} and {}", files_[0], files_.size() == 2 ? files_[1] : "others");
-    page.command = "cachalot diff";
-    page.compares = page.runs.size() == 2;
-    write_page(html_, page, rules);
+  void write_html(HtmlReport html, const CategoryRules& rules) const {
+    html.title = fmt::format("{} and {}", files_[0], files_.size() == 2 ? files_[1] : "others");
+    html.command = "cachalot diff";
+    html.compares = html.runs.size() == 2;
+    write_html_report(html_, html, rules);
   }
 
   Frames frames_asked_for() const {
@@ -148,7 +148,7 @@ class DiffCommand : public Command {
   std::optional<std::string> rules_;
   std::size_t top_ = 10;
   bool json_ = false;
-  std::string html_;  // a file; empty: no page
+  std::string html_;  // a file; empty: no report
 };
 
 }  // namespace

@@ -16,14 +16,14 @@
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools {
 namespace {
 
-using Kind = PageTable::Kind;
+using Kind = HtmlTable::Kind;
 
-std::string page_moment_text(const Explanation& one, bool is_one_of_many) {
+std::string moment_text_of(const Explanation& one, bool is_one_of_many) {
   std::string text = fmt::format("{}{}vent {} of {}: {} in use of {} reserved", is_one_of_many ? name_of(one) : "",
                                  is_one_of_many ? ", e" : "E", with_commas(one.peak.event), with_commas(one.events),
                                  format_bytes(one.peak.held.allocated), format_bytes(one.peak.held.reserved));
@@ -31,7 +31,7 @@ std::string page_moment_text(const Explanation& one, bool is_one_of_many) {
   return text + ".";
 }
 
-PageRemedy page_remedy(const Remedy& remedy, std::uint64_t of_bytes) {
+HtmlRemedy html_remedy(const Remedy& remedy, std::uint64_t of_bytes) {
   std::string evidence =
       remedy.serves ? "Replayed with it, the request is served." : "Replayed with it, the program reserves as much.";
   if (remedy.reserved_bytes != of_bytes) {
@@ -42,8 +42,8 @@ PageRemedy page_remedy(const Remedy& remedy, std::uint64_t of_bytes) {
   return {.title = remedy.text, .evidence = std::move(evidence), .setting = remedy.setting};
 }
 
-PageTable pins_table(const Explanation& one) {
-  PageTable table{.title = "Blocks that pin cached memory",
+HtmlTable pins_table(const Explanation& one) {
+  HtmlTable table{.title = "Blocks that pin cached memory",
                   .note = "Free memory of a segment cannot be given back while a block lives in it.",
                   .columns = {{"free memory that they pin", Kind::bytes},
                               {"their own", Kind::bytes},
@@ -56,16 +56,16 @@ PageTable pins_table(const Explanation& one) {
   return table;
 }
 
-PageTable growths_table(const Explanation& one) {
-  PageTable table{.title = "Memory that grows with the steps",
+HtmlTable growths_table(const Explanation& one) {
+  HtmlTable table{.title = "Memory that grows with the steps",
                   .note = "Live memory that was allocated throughout the history.",
                   .columns = {{"held", Kind::bytes}, {"allocations", Kind::count}, {"allocated at", Kind::text}}};
   for (const NamedGrowth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations, growth.at});
   return table;
 }
 
-PageTable temporaries_table(const Explanation& one) {
-  PageTable table{.title = "Short-lived allocations",
+HtmlTable temporaries_table(const Explanation& one) {
+  HtmlTable table{.title = "Short-lived allocations",
                   .note = "A pool of buffers would spare them.",
                   .columns = {{"bytes of each", Kind::bytes},
                               {"allocations", Kind::count},
@@ -77,8 +77,8 @@ PageTable temporaries_table(const Explanation& one) {
   return table;
 }
 
-PageTable shares_table(std::string_view title, std::string_view what, const std::vector<Share>& shares) {
-  PageTable table{
+HtmlTable shares_table(std::string_view title, std::string_view what, const std::vector<Share>& shares) {
+  HtmlTable table{
       .title = std::string(title),
       .note = "Live at the moment of the verdict.",
       .columns = {{"requested", Kind::bytes}, {"allocations", Kind::count}, {std::string(what), Kind::text}}};
@@ -88,25 +88,25 @@ PageTable shares_table(std::string_view title, std::string_view what, const std:
   return table;
 }
 
-void add_if_any(PageReport& report, PageTable table, std::string_view device) {
+void add_if_any(HtmlReport& report, HtmlTable table, std::string_view device) {
   if (table.rows.empty()) return;
   table.title += device;
   report.tables.push_back(std::move(table));
 }
 
-// Puts an explanation on a page: the verdict with its remedies on top, and tables of the causes.
-void add_explanations(PageReport& report, std::span<const Explanation> explanations) {
+// Puts an explanation into a report: the verdict with its remedies on top, and tables of the causes.
+void add_explanations(HtmlReport& report, std::span<const Explanation> explanations) {
   for (const Explanation& one : explanations) {
     const std::string device = explanations.size() > 1 ? ", " + name_of(one) : "";
-    PageVerdict& verdict = report.verdict;
+    HtmlVerdict& verdict = report.verdict;
     if (verdict.headline.empty()) {
       verdict.headline = one.text;
     } else if (!one.text.empty()) {
       verdict.paragraphs.push_back(fmt::format("{}: {}", name_of(one), one.text));
     }
-    verdict.paragraphs.push_back(page_moment_text(one, explanations.size() > 1));
+    verdict.paragraphs.push_back(moment_text_of(one, explanations.size() > 1));
     for (const Remedy& remedy : one.remedies.best) {
-      verdict.remedies.push_back(page_remedy(remedy, one.remedies.of_bytes));
+      verdict.remedies.push_back(html_remedy(remedy, one.remedies.of_bytes));
     }
     add_if_any(report, pins_table(one), device);
     add_if_any(report, growths_table(one), device);
@@ -242,12 +242,12 @@ class ExplainCommand : public Command {
 
   void write_html(const std::vector<Explanation>& explanations, const History& history,
                   const CategoryRules& rules) const {
-    PageReport report;
+    HtmlReport report;
     report.title = path_.empty() ? message_ : path_;
     report.command = "cachalot explain";
     add_explanations(report, explanations);
     add_runs(report, history);
-    write_page(html_, report, rules);
+    write_html_report(html_, report, rules);
   }
 
   void print_all(const std::vector<Explanation>& explanations, const History& history, const Styles& styles) const {
@@ -270,7 +270,7 @@ class ExplainCommand : public Command {
   std::size_t top_ = 10;
   DeviceSize size_;
   bool json_ = false;
-  std::string html_;  // a file; empty: no page
+  std::string html_;  // a file; empty: no report
 };
 
 }  // namespace

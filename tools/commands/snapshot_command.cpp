@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "tools/analysis/snapshot_report.h"
 #include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/readers.h"
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
+#include "tools/output/snapshot_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -52,7 +52,7 @@ class SnapshotCommand : public Command {
   int run(const Styles& styles) override {
     require_no_input(html_, "--html", snapshots_);
     std::vector<std::string> reports;
-    std::vector<History> histories;  // for the page
+    std::vector<History> histories;  // for the report
     for (const std::string& path : snapshots_) {
       with_file(path, "snapshot", [&](InputFile file) {
         History history = read_snapshot_history(std::move(file));
@@ -67,17 +67,17 @@ class SnapshotCommand : public Command {
 
  private:
   void write_html(const std::vector<History>& histories) const {
-    PageReport report;
+    HtmlReport report;
     report.title = snapshots_.size() == 1 ? snapshots_[0] : fmt::format("{} snapshots", snapshots_.size());
     report.command = "cachalot snapshot";
     for (const History& history : histories) add_runs(report, history);
-    write_page(html_, report, built_in_rules());
+    write_html_report(html_, report, built_in_rules());
   }
 
   std::vector<std::string> snapshots_;
   std::size_t top_ = 10;
   bool json_ = false;
-  std::string html_;  // a file; empty: no page
+  std::string html_;  // a file; empty: no report
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 'use strict';
-// Dark or light: as the system prefers, until the reader chooses. Colours of canvases are those of page.css.
+// Dark or light: as the system prefers, until the reader chooses. Colours of canvases are those of report.css.
 
 const theme = {
   listeners: [],

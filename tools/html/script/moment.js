@@ -1,5 +1,5 @@
 'use strict';
-// The state that all parts of the page share: the run, the moment, the stretch that the timeline shows, and the search.
+// The state that all parts of the report share: the run, the moment, the stretch that the timeline shows, and the search.
 // Parts subscribe to what they show; a change tells them in the next frame.
 
 class Shared {

@@ -1,5 +1,5 @@
 'use strict';
-// The page as a whole: its head, what the reader presses, and its parts.
+// The report as a whole: its head, what the reader presses, and its parts.
 
 // The search box and what it means are one place.
 function searchFor(words) {
@@ -26,7 +26,7 @@ function remedyElement({title, evidence, setting}) {
   return element('li', {}, parts);
 }
 
-// A page from a file may not have the clipboard: then it copies as editors did.
+// A report from a file may not have the clipboard: then it copies as editors did.
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -45,9 +45,9 @@ function figure(title, value, note = '') {
   return element('dl', {className: 'figure'}, [element('dt', {textContent: title}), element('dd', {}, parts)]);
 }
 
-class Page {
-  constructor(page, columns) {
-    this.page = page;
+class HtmlReport {
+  constructor(report, columns) {
+    this.report = report;
     this.columns = columns;
     this.runs = new Map();
     this.shared = new Shared();
@@ -60,18 +60,18 @@ class Page {
     this.listen();
     this.shared.on('run', () => this.showRun());
     this.shared.on('moment', () => this.showMoment());
-    if (page.runs.length > 0) this.shared.setRun(this.run(0));
-    if (page.runs.length === 2 && page.compares) new Comparison([this.run(0), this.run(1)], page.tables.length > 0);
+    if (report.runs.length > 0) this.shared.setRun(this.run(0));
+    if (report.runs.length === 2 && report.compares) new Comparison([this.run(0), this.run(1)], report.tables.length > 0);
   }
 
   // Runs are decoded when they are first shown.
   run(number) {
-    if (!this.runs.has(number)) this.runs.set(number, new Run(this.page.runs[number], this.columns, this.page.texts));
+    if (!this.runs.has(number)) this.runs.set(number, new Run(this.report.runs[number], this.columns, this.report.texts));
     return this.runs.get(number);
   }
 
   head() {
-    const {title, command, version, verdict, tables, runs} = this.page;
+    const {title, command, version, verdict, tables, runs} = this.report;
     document.title = `${title} – cachalot`;
     byId('title').textContent = title;
     byId('origin').textContent = `Written by ${command}, cachalot ${version}. This file is complete: it loads nothing.`;
@@ -80,7 +80,7 @@ class Page {
       byId('verdict').hidden = false;
     }
     byId('tables').append(...tables.map(reportTable));
-    if (this.page.compares) byId('verdict').after(byId('comparison'), byId('tables'));
+    if (this.report.compares) byId('verdict').after(byId('comparison'), byId('tables'));
     byId('run').append(...runs.map((run, i) => element('option', {value: String(i), textContent: run.name})));
     document.querySelector('.chosen-run').hidden = runs.length < 2;
     for (const card of document.querySelectorAll('main > section.card:not(#verdict):not(#comparison), #figures')) card.hidden = runs.length === 0;
@@ -198,13 +198,13 @@ class Page {
 
 async function start() {
   try {
-    const {page, columns} = await readPageData();
+    const {report, columns} = await readReportData();
     for (const part of document.querySelectorAll('.top, main')) part.hidden = false;
     byId('loading').hidden = true;
-    window.cachalotPage = new Page(page, columns);
+    window.cachalotReport = new HtmlReport(report, columns);
     requestAnimationFrame(() => (document.documentElement.dataset.ready = String(Math.round(performance.now()))));
   } catch (error) {
-    byId('loading').textContent = `The data of this page cannot be read: ${error.message}`;
+    byId('loading').textContent = `The data of this report cannot be read: ${error.message}`;
     throw error;
   }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures a page of --html: its size, how fast it is written and opened, and frames per second while a reader uses it.
 
-    bench/pages.py --command build/release/tools/cachalot [--events 2000000] [--keep FOLDER]
+    bench/html_report.py --command build/release/tools/cachalot [--events 2000000] [--keep FOLDER]
 
-The snapshot is that of tests/pages_html/training.py, with call stacks. The browser is headless Chromium without a GPU, as it
+The snapshot is that of tests/html_browser/training.py, with call stacks. The browser is headless Chromium without a GPU, as it
 comes, in a window of 1440 x 1000.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "pages_html"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "html_browser"))
 import browser
 import training
 
@@ -24,7 +24,7 @@ SECONDS = 4
 
 # Does something in each frame for a while; returns frames per second and the longest frame in milliseconds.
 FRAMES = """new Promise((done) => {
-  const shared = window.cachalotPage.shared;
+  const shared = window.cachalotReport.shared;
   const begin = performance.now();
   let [frames, before, longest] = [0, begin, 0];
   const step = (now) => {
@@ -49,7 +49,7 @@ WHAT_READERS_DO = {
 def measure(page: browser.Page) -> None:
     print(f"{'ready, since the navigation':40} {float(page.evaluate('document.documentElement.dataset.ready')) / 1000:8.2f} s")
     for name, (before, each) in WHAT_READERS_DO.items():
-        page.evaluate(f"(() => {{ const shared = window.cachalotPage.shared; {before}; }})()")
+        page.evaluate(f"(() => {{ const shared = window.cachalotReport.shared; {before}; }})()")
         page.frames(3)
         rate, longest = page.evaluate(FRAMES % (1000 * SECONDS, each))
         print(f"{name:40} {rate:8.1f} frames/s, the longest {longest:.0f} ms")
@@ -78,7 +78,7 @@ def main() -> int:
         print(f"{'page':40} {html.stat().st_size / (1 << 20):8.2f} MiB")
         with browser.Browser(chromium) as started:
             page = started.open(html)
-            print(f"{'events':40} {page.evaluate('window.cachalotPage.shared.run.events'):8,}")
+            print(f"{'events':40} {page.evaluate('window.cachalotReport.shared.run.events'):8,}")
             measure(page)
             assert page.requests() == [] and page.complaints() == [], (page.requests(), page.complaints())
     return 0

@@ -1,5 +1,5 @@
 'use strict';
-// The page's data: JSON, and columns of numbers as tools/pages/page_report.h encodes them.
+// The report's data: JSON, and columns of numbers as tools/output/html_report.h encodes them.
 
 class Columns {
   constructor(bytes, directory) {
@@ -72,8 +72,8 @@ function bytesOfBase64(text) {
   return bytes;
 }
 
-// Returns {document, columns} of the page, and releases the text that held them.
-async function readPageData() {
+// Returns {document, columns} of the report, and releases the text that held them.
+async function readReportData() {
   const holder = byId('data');
   const deflated = bytesOfBase64(holder.textContent);
   holder.remove();
@@ -81,6 +81,6 @@ async function readPageData() {
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const decoder = new TextDecoder();
   const length = parseInt(decoder.decode(bytes.subarray(0, 8)), 16);
-  const page = JSON.parse(decoder.decode(bytes.subarray(8, 8 + length)));
-  return {page, columns: new Columns(bytes.subarray(8 + length), page.columns)};
+  const report = JSON.parse(decoder.decode(bytes.subarray(8, 8 + length)));
+  return {report, columns: new Columns(bytes.subarray(8 + length), report.columns)};
 }

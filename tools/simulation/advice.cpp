@@ -1,4 +1,4 @@
-#include "tools/advice/advice.h"
+#include "tools/simulation/advice.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The content of a page: a verdict with its remedies, one or two runs with their memory over time, and tables.
+// HTML reports: a verdict with its remedies, one or two runs with their memory over time, and tables.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +15,36 @@
 
 namespace cachalot::tools {
 
-// The sources of a page, which the build puts into the command (tools/pages/embed.cmake).
+// The sources of an HTML report, which the build puts into the command (tools/html/embed.cmake).
 struct EmbeddedFile {
-  std::string_view name;        // "page.css"
+  std::string_view name;        // "report.css"
   std::string_view text;        // UTF-8
   std::string_view sha256_hex;  // of the text
 };
 
-std::span<const EmbeddedFile> embedded_files();  // in the order in which a page has them
+std::span<const EmbeddedFile> embedded_files();  // in the order in which a report has them
 
-struct PageRemedy {
+struct HtmlRemedy {
   std::string title;     // "Use expandable segments"
   std::string evidence;  // "7.94 GiB instead of 19.30 GiB, by replay"
   std::string setting;   // the line to set; may be empty
 };
 
-struct PageVerdict {
-  std::string headline;                 // empty: the page has no verdict
+struct HtmlVerdict {
+  std::string headline;                 // empty: the report has no verdict
   std::vector<std::string> paragraphs;  // plain text
-  std::vector<PageRemedy> remedies;
+  std::vector<HtmlRemedy> remedies;
 };
 
-// One device of one history. Both must live until the page is written.
-struct PageRun {
+// One device of one history. Both must live until the report is written.
+struct HtmlRun {
   const History* history = nullptr;
   const DeviceHistory* device = nullptr;
   std::string name;      // "before.pickle"
   bool is_host = false;  // pinned host memory
 };
 
-struct PageTable {
+struct HtmlTable {
   enum class Kind : std::uint8_t { text, bytes, growth, count, number };  // growth: bytes that may be negative
   struct Column {
     std::string title;
@@ -57,28 +57,28 @@ struct PageTable {
   std::vector<std::vector<nlohmann::ordered_json>> rows{};  // a cell is a text, a number or null
 };
 
-struct PageReport {
+struct HtmlReport {
   std::string title;    // "run.pickle"
   std::string command;  // "cachalot explain"
-  PageVerdict verdict;
-  std::vector<PageRun> runs;
+  HtmlVerdict verdict;
+  std::vector<HtmlRun> runs;
   bool compares = false;  // two runs, shown beside each other
-  std::vector<PageTable> tables;
+  std::vector<HtmlTable> tables;
 };
 
-// Adds each device of the history as a run, and of pinned host memory as well. The history must live until the page is written.
-void add_runs(PageReport& report, const History& history);
+// Adds each device of the history as a run, and of pinned host memory as well. The history must live until the report is written.
+void add_runs(HtmlReport& report, const History& history);
 
-// Writes pages: one HTML file each, which a browser shows without a network, from a disk or from a mail.
+// Writes reports: one HTML file each, which a browser shows without a network, from a disk or from a mail.
 
-// Returns the page. No text of the report is in the HTML itself: all of it is data, deflated and in base64, and the scripts set
-// it as text. The page's Content-Security-Policy allows its own scripts and styles, by their hashes, and no request at all.
-std::string html_page(const PageReport& report, const CategoryRules& rules);
+// Returns the HTML of the report. No text of the report is in the HTML itself: all of it is data, deflated and in base64, and the scripts set
+// it as text. The report's Content-Security-Policy allows its own scripts and styles, by their hashes, and no request at all.
+std::string html_of(const HtmlReport& report, const CategoryRules& rules);
 
-// Writes the page to a file, as a whole or not at all. Throws InvalidArgument, which names the path, when it cannot be written.
-void write_page(const std::string& path, const PageReport& report, const CategoryRules& rules);
+// Writes the report to a file, as a whole or not at all. Throws InvalidArgument, which names the path, when it cannot be written.
+void write_html_report(const std::string& path, const HtmlReport& report, const CategoryRules& rules);
 
-// The data of a page: one JSON value and the columns of numbers that it describes (ColumnWriter).
+// The data of a report: one JSON value and the columns of numbers that it describes (ColumnWriter).
 //
 //   {"title", "command", "version", "verdict", "tables",
 //    "texts": [text...],                              of frames, categories and streams
@@ -94,7 +94,7 @@ void write_page(const std::string& path, const PageReport& report, const Categor
 // of its ranges `i.range_begin`, `i.range_end` (as 1 + event; 0: before, or never), `i.range_address`, `i.range_bytes`, and of
 // the bytes that it holds `i.held_event` and `i.held_bytes`; without rows the ranges are all that it holds.
 
-// Columns of numbers for a page, in few bytes: a page decodes them to typed arrays, without parsing text.
+// Columns of numbers for a report, in few bytes: the report decodes them to typed arrays, without parsing text.
 //
 // A number is a LEB128: seven bits a byte, lowest first, the highest bit set in all bytes but the last. Three encodings:
 //   plain    the numbers themselves
@@ -120,9 +120,9 @@ class ColumnWriter {
 
 // The whole as bytes: the length of the JSON as 8 hexadecimal digits, the JSON, the columns.
 //
-// A run of more than kMostPageAllocations keeps the largest; the smaller ones are a curve alone, the columns `rest_event` and
+// A run of more than kMostHtmlAllocations keeps the largest; the smaller ones are a curve alone, the columns `rest_event` and
 // `rest_bytes`. Memory is a few hundred bytes an allocation while it works.
-inline constexpr std::size_t kMostPageAllocations = 3'000'000;
-std::string page_data(const PageReport& report, const CategoryRules& rules);
+inline constexpr std::size_t kMostHtmlAllocations = 3'000'000;
+std::string html_data(const HtmlReport& report, const CategoryRules& rules);
 
 }  // namespace cachalot::tools

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Opens pages of --html in headless Chromium and uses them as a reader does.
 
-    check_pages.py --command build/dev/tools/cachalot [--pictures FOLDER] [--only NAME]
+    check_html.py --command build/dev/tools/cachalot [--pictures FOLDER] [--only NAME]
 
 Each check is a function test_*, which gets a Context. Without a Chromium it skips with a message.
 """
@@ -23,7 +23,7 @@ import browser
 import training
 
 HOSTILE = "</script><img src=x onerror=\"window.wasExecuted = true\">/model.py"
-SHARED = "window.cachalotPage.shared"
+SHARED = "window.cachalotReport.shared"
 
 
 class Context(typing.NamedTuple):
@@ -115,7 +115,7 @@ def test_every_moment_of_the_charts_is_exact(context: Context) -> None:
 def test_blocks_lie_in_segments_and_do_not_overlap(context: Context) -> None:
     page = context.page()
     trouble = page.evaluate(f"""(() => {{
-      const shared = {SHARED}, page = window.cachalotPage;
+      const shared = {SHARED}, page = window.cachalotReport;
       for (const moment of [0, 1000, shared.pyramid.peakMoment, shared.run.events]) {{
         shared.live = shared.run.liveAt(moment).slice();
         shared.moment = moment;
@@ -254,7 +254,7 @@ def test_dark_light_and_paper(context: Context) -> None:
 def test_the_axis_may_be_time(context: Context) -> None:
     page = context.page()
     page.press("#by-time")
-    longest = page.evaluate("window.cachalotPage.timeline.chart.scales.x.max")
+    longest = page.evaluate("window.cachalotReport.timeline.chart.scales.x.max")
     assert abs(longest - page.evaluate(f"{SHARED}.run.timeAt({SHARED}.run.events)") / 1e6) < 1e-6
     x, y = middle(page.box("#timeline"))
     page.wheel(x, y, -240)

@@ -6,7 +6,7 @@
 
 #include "cachalot/errors.h"
 #include "tools/history/history.h"
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -15,8 +15,8 @@ nlohmann::json json_of(const std::string& data) {
   return nlohmann::json::parse(data.substr(8, std::stoul(data.substr(0, 8), nullptr, 16)));
 }
 
-PageReport report_of(const History& history) {
-  PageReport report;
+HtmlReport report_of(const History& history) {
+  HtmlReport report;
   report.title = "<b>title</b>";
   report.command = "cachalot snapshot";
   add_runs(report, history);
@@ -25,7 +25,7 @@ PageReport report_of(const History& history) {
 
 TEST(Page, HasTheRunsOfAHistory) {
   const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
-  const nlohmann::json page = json_of(page_data(report_of(history), built_in_rules()));
+  const nlohmann::json page = json_of(html_data(report_of(history), built_in_rules()));
   ASSERT_EQ(page["runs"].size(), 1U);
   EXPECT_EQ(page["runs"][0]["name"], "layers.pickle");
   EXPECT_EQ(page["runs"][0]["events"], history.devices[0].events.size());
@@ -35,10 +35,10 @@ TEST(Page, HasTheRunsOfAHistory) {
 
 TEST(Page, HasNoTextOfTheReportInItsHtml) {
   const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
-  PageReport report = report_of(history);
+  HtmlReport report = report_of(history);
   report.verdict.headline = "<script>alert(1)</script>";
   report.tables.push_back({.title = "<i>table</i>", .note = "", .columns = {}, .rows = {}});
-  const std::string html = html_page(report, built_in_rules());
+  const std::string html = html_of(report, built_in_rules());
   EXPECT_EQ(html.find("alert(1)"), std::string::npos);
   EXPECT_EQ(html.find("<b>title"), std::string::npos);
   EXPECT_EQ(html.find("<i>table"), std::string::npos);
@@ -46,12 +46,12 @@ TEST(Page, HasNoTextOfTheReportInItsHtml) {
 }
 
 TEST(Page, AllowsItsOwnScriptsAlone) {
-  const std::string html = html_page({}, built_in_rules());
+  const std::string html = html_of({}, built_in_rules());
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
   EXPECT_EQ(html.find("unsafe"), std::string::npos);
   std::size_t hashes = 0;
   for (std::size_t at = html.find("'sha256-"); at != std::string::npos; at = html.find("'sha256-", at + 1)) ++hashes;
-  EXPECT_EQ(hashes, embedded_files().size() - 1);  // all but page.html
+  EXPECT_EQ(hashes, embedded_files().size() - 1);  // all but report.html
 }
 
 TEST(Page, SourcesDoNotEndTheirOwnElements) {
@@ -67,7 +67,7 @@ TEST(Page, SourcesDoNotEndTheirOwnElements) {
 
 TEST(Page, OfAnUnwritablePathIsRefused) {
   try {
-    write_page("/nonexistent/report.html", {}, built_in_rules());
+    write_html_report("/nonexistent/report.html", {}, built_in_rules());
     FAIL() << "was written";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("--html /nonexistent/report.html: cannot write"), std::string::npos)

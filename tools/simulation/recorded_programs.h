@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/advice/advice.h"
 #include "tools/base/input_file.h"
 #include "tools/history/history.h"
+#include "tools/simulation/advice.h"
 
 namespace cachalot::tools {
 

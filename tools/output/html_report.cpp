@@ -1,4 +1,4 @@
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
 
 #include <fmt/format.h>
 #include <zlib.h>
@@ -92,7 +92,7 @@ void ColumnWriter::add_ranked(std::string_view name, std::span<const std::uint64
 
 namespace {
 
-// The call stacks of a run as a tree of calls, in the order in which a page decodes it.
+// The call stacks of a run as a tree of calls, in the order in which a report decodes it.
 // The history must outlive it. Not thread-safe.
 class RunStacks {
  public:
@@ -100,7 +100,7 @@ class RunStacks {
 
   explicit RunStacks(const History& history) : history_(history), sites_(history) {}
 
-  // Returns the page's number of the stack in which the allocation was asked for.
+  // Returns the number in the report of the stack in which the allocation was asked for.
   std::uint64_t add(StackId stack, DetailsId details) {
     const StackId telling = sites_.telling_stack(stack, details);
     const auto [known, is_new] = numbers_.try_emplace(telling, nodes_.size());
@@ -154,7 +154,7 @@ class RunStacks {
   const History& history_;
   Sites sites_;
   std::map<StackId, std::uint64_t> numbers_;
-  std::vector<std::uint64_t> nodes_;  // by the page's number
+  std::vector<std::uint64_t> nodes_;  // by the report's number
   std::map<std::pair<std::uint64_t, FrameId>, std::uint64_t> ids_;
   std::map<FrameId, std::uint64_t> frame_numbers_;
   std::vector<FrameId> frames_;
@@ -283,13 +283,13 @@ using Numbers = std::vector<std::uint64_t>;
 constexpr std::size_t kMostTimes = std::size_t{1} << 20;
 constexpr std::size_t kMostRestPoints = std::size_t{1} << 16;
 
-// Begins and ends as a page has them: 0 is "before" or "never".
-std::uint64_t page_event(std::uint32_t event) { return event == Allocation::kBefore ? 0 : std::uint64_t{event} + 1; }
+// Begins and ends as a report has them: 0 is "before" or "never".
+std::uint64_t html_event(std::uint32_t event) { return event == Allocation::kBefore ? 0 : std::uint64_t{event} + 1; }
 
-// Collects what a page has of one run.
+// Collects what a report has of one run.
 class RunData {
  public:
-  RunData(const PageRun& run, const CategoryRules& rules, std::string prefix, ColumnWriter& columns, TextTable& texts)
+  RunData(const HtmlRun& run, const CategoryRules& rules, std::string prefix, ColumnWriter& columns, TextTable& texts)
       : history_(*run.history),
         device_(*run.device),
         name_(run.name),
@@ -316,21 +316,21 @@ class RunData {
   }
 
  private:
-  // The largest allocations are on the page, so many as it takes.
+  // The largest allocations are in the report, so many as it takes.
   void choose() {
     is_shown_.assign(allocations_.size(), true);
-    if (allocations_.size() <= kMostPageAllocations) return;
+    if (allocations_.size() <= kMostHtmlAllocations) return;
     std::vector<std::size_t> by_size(allocations_.size());
     for (std::size_t i = 0; i < by_size.size(); ++i) by_size[i] = i;
-    const auto first_left_out = by_size.begin() + static_cast<std::ptrdiff_t>(kMostPageAllocations);
+    const auto first_left_out = by_size.begin() + static_cast<std::ptrdiff_t>(kMostHtmlAllocations);
     std::ranges::nth_element(by_size, first_left_out, [this](std::size_t a, std::size_t b) {
       return allocations_[a].bytes > allocations_[b].bytes;
     });
     for (auto left_out = first_left_out; left_out != by_size.end(); ++left_out) is_shown_[*left_out] = false;
-    left_out_ = allocations_.size() - kMostPageAllocations;
+    left_out_ = allocations_.size() - kMostHtmlAllocations;
   }
 
-  // Adds the times at regular numbers of events: a page interpolates.
+  // Adds the times at regular numbers of events: a report interpolates.
   void add_times() {
     time_step_ = std::max<std::size_t>(1, (device_.events.size() + kMostTimes - 1) / kMostTimes);
     Numbers times;
@@ -353,11 +353,11 @@ class RunData {
   void add_allocations() {
     RunStacks stacks(history_);
     const std::vector<Category> categories = Categorizer(history_, rules_).categories_of(device_, allocations_);
-    columns_.add_deltas(prefix_ + "begin", shown([&](std::size_t i) { return page_event(allocations_[i].begin); }));
+    columns_.add_deltas(prefix_ + "begin", shown([&](std::size_t i) { return html_event(allocations_[i].begin); }));
     columns_.add_plain(prefix_ + "length", shown([&](std::size_t i) -> std::uint64_t {
                          const Allocation& allocation = allocations_[i];
                          if (allocation.end == Allocation::kNever) return 0;
-                         return page_event(allocation.end) - page_event(allocation.begin);
+                         return html_event(allocation.end) - html_event(allocation.begin);
                        }));
     columns_.add_ranked(prefix_ + "bytes", shown([&](std::size_t i) { return allocations_[i].bytes; }));
     columns_.add_ranked(prefix_ + "stack", shown([&](std::size_t i) {
@@ -380,8 +380,8 @@ class RunData {
       for (std::size_t i = 0; i < allocations_.size(); ++i) {
         if (is_shown_[i]) continue;
         const auto size = static_cast<std::int64_t>(allocations_[i].bytes);
-        changes[page_event(allocations_[i].begin)] += size;
-        if (allocations_[i].end != Allocation::kNever) changes[page_event(allocations_[i].end)] -= size;
+        changes[html_event(allocations_[i].begin)] += size;
+        if (allocations_[i].end != Allocation::kNever) changes[html_event(allocations_[i].end)] -= size;
       }
       const std::size_t step = (changes.size() + kMostRestPoints - 1) / kMostRestPoints;
       std::int64_t now = 0;
@@ -417,8 +417,8 @@ class RunData {
     Numbers addresses;
     Numbers bytes;
     for (const MemoryRange& range : layout.ranges) {
-      begins.push_back(page_event(range.begin));
-      ends.push_back(page_event(range.end));
+      begins.push_back(html_event(range.begin));
+      ends.push_back(html_event(range.end));
       addresses.push_back(range.address);
       bytes.push_back(range.bytes);
     }
@@ -429,7 +429,7 @@ class RunData {
     Numbers events;
     Numbers held;
     for (const Layout::Held& change : layout.held) {
-      events.push_back(page_event(change.event));
+      events.push_back(html_event(change.event));
       held.push_back(change.bytes);
     }
     columns_.add_deltas(prefix + "held_event", events);
@@ -488,25 +488,25 @@ class RunData {
 };
 
 // Adds the run's columns, their names behind `prefix`, and the texts of its frames. Returns its object of "runs".
-nlohmann::ordered_json add_run(const PageRun& run, const CategoryRules& rules, const std::string& prefix,
+nlohmann::ordered_json add_run(const HtmlRun& run, const CategoryRules& rules, const std::string& prefix,
                                ColumnWriter& columns, TextTable& texts) {
   return RunData(run, rules, prefix, columns, texts).make();
 }
 
 using Json = nlohmann::ordered_json;
 
-Json json_of(const PageVerdict& verdict) {
+Json json_of(const HtmlVerdict& verdict) {
   Json remedies = Json::array();
-  for (const PageRemedy& remedy : verdict.remedies) {
+  for (const HtmlRemedy& remedy : verdict.remedies) {
     remedies.push_back({{"title", remedy.title}, {"evidence", remedy.evidence}, {"setting", remedy.setting}});
   }
   return {{"headline", verdict.headline}, {"paragraphs", verdict.paragraphs}, {"remedies", std::move(remedies)}};
 }
 
-Json json_of(const PageTable& table) {
+Json json_of(const HtmlTable& table) {
   static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number"};
   Json columns = Json::array();
-  for (const PageTable::Column& column : table.columns) {
+  for (const HtmlTable::Column& column : table.columns) {
     columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.kind)]});
   }
   return {{"title", table.title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", table.rows}};
@@ -514,7 +514,7 @@ Json json_of(const PageTable& table) {
 
 }  // namespace
 
-std::string page_data(const PageReport& report, const CategoryRules& rules) {
+std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
   ColumnWriter columns;
   TextTable texts;
   Json runs = Json::array();
@@ -522,7 +522,7 @@ std::string page_data(const PageReport& report, const CategoryRules& rules) {
     runs.push_back(add_run(report.runs[i], rules, fmt::format("{}/", i), columns, texts));
   }
   Json tables = Json::array();
-  for (const PageTable& table : report.tables) tables.push_back(json_of(table));
+  for (const HtmlTable& table : report.tables) tables.push_back(json_of(table));
   Json names = Json::array();
   for (std::size_t i = 0; i < texts.size(); ++i) names.push_back(std::string(texts[static_cast<TextId>(i)]));
   const std::string json = text_of({{"title", report.title},
@@ -537,7 +537,7 @@ std::string page_data(const PageReport& report, const CategoryRules& rules) {
   return fmt::format("{:08x}{}{}", json.size(), json, columns.bytes());
 }
 
-void add_runs(PageReport& report, const History& history) {
+void add_runs(HtmlReport& report, const History& history) {
   const std::string file = std::filesystem::path(history.path).filename().string();
   for (const DeviceHistory& device : history.devices) {
     const std::string name = history.devices.size() == 1 ? file : fmt::format("{}, device {}", file, device.device);
@@ -598,19 +598,19 @@ Element element_of(const EmbeddedFile& file) {
 
 void replace(std::string& text, std::string_view marker, std::string_view by) {
   const std::size_t at = text.find(marker);
-  CACHALOT_REQUIRE(at != std::string::npos, "page.html does not have {}", marker);
+  CACHALOT_REQUIRE(at != std::string::npos, "report.html does not have {}", marker);
   text.replace(at, marker.size(), by);
 }
 
 }  // namespace
 
-std::string html_page(const PageReport& report, const CategoryRules& rules) {
-  std::string page;
+std::string html_of(const HtmlReport& report, const CategoryRules& rules) {
+  std::string html;
   std::array<std::string, 2> elements;  // styles, scripts
   std::array<std::string, 2> hashes;
   for (const EmbeddedFile& file : embedded_files()) {
     if (file.name.ends_with(".html")) {
-      page = file.text;
+      html = file.text;
       continue;
     }
     const Element element = element_of(file);
@@ -618,18 +618,18 @@ std::string html_page(const PageReport& report, const CategoryRules& rules) {
     elements[kind] += element.html;
     hashes[kind] += element.hash;
   }
-  replace(page, "{style hashes}", hashes[0]);
-  replace(page, "{script hashes}", hashes[1]);
-  replace(page, "<!-- styles -->\n", elements[0]);
-  replace(page, "<!-- scripts -->\n", elements[1]);
-  replace(page, "{data}", base64(deflated(page_data(report, rules))));  // last: it is the largest
-  return page;
+  replace(html, "{style hashes}", hashes[0]);
+  replace(html, "{script hashes}", hashes[1]);
+  replace(html, "<!-- styles -->\n", elements[0]);
+  replace(html, "<!-- scripts -->\n", elements[1]);
+  replace(html, "{data}", base64(deflated(html_data(report, rules))));  // last: it is the largest
+  return html;
 }
 
-void write_page(const std::string& path, const PageReport& report, const CategoryRules& rules) {
-  const std::string page = html_page(report, rules);
+void write_html_report(const std::string& path, const HtmlReport& report, const CategoryRules& rules) {
+  const std::string html = html_of(report, rules);
   OutputFile file(path, "--html");
-  file.write(page);
+  file.write(html);
   file.finish();
 }
 

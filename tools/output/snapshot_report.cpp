@@ -1,4 +1,4 @@
-#include "tools/analysis/snapshot_report.h"
+#include "tools/output/snapshot_report.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 'use strict';
-// Options and legends that all charts of the page share, and what they say of a moment.
+// Options and legends that all charts of the report share, and what they say of a moment.
 
 const DASHES = {reserved: [], replayed: [9, 5], allocated: [], matching: []};  // long lines alone: dashes cost much
 
-// Options that all charts of the page share.
+// Options that all charts of the report share.
 function chartOptions(element, height, valueText, axisSize = 78) {
   const axis = {stroke: () => theme.colors.soft, grid: {stroke: () => theme.colors.grid, width: 1}, ticks: {stroke: () => theme.colors.line, width: 1}, font: '12px system-ui, "DejaVu Sans", sans-serif'};
   return {

@@ -1,6 +1,6 @@
 'use strict';
 // A map of device memory at the moment: rows of memory by address, segments one behind the other, blocks in the colours of
-// their categories. All maps of a page have the same scale.
+// their categories. All maps of a report have the same scale.
 
 const ROW = 17;
 const ROW_GAP = 3;

@@ -1,4 +1,4 @@
-#include "tools/exports/exports.h"
+#include "tools/output/export_formats.h"
 
 #include <fmt/format.h>
 

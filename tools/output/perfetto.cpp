@@ -11,8 +11,8 @@
 #include "cachalot/version.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
+#include "tools/output/export_formats.h"
 
 namespace cachalot::tools {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "tools/base/output_file.h"
 #include "tools/base/pickle_opcodes.h"
-#include "tools/exports/exports.h"
 #include "tools/history/history.h"
+#include "tools/output/export_formats.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,5 +1,5 @@
 'use strict';
-// Elements, texts of numbers, and work that waits for the next frame. Text becomes part of a page by textContent alone.
+// Elements, texts of numbers, and work that waits for the next frame. Text becomes part of a report by textContent alone.
 
 // Returns an element; `properties` are its own properties, `attributes` its attributes, `children` elements or texts.
 function element(tag, properties = {}, children = [], attributes = {}) {
@@ -72,7 +72,7 @@ function sizedContext(canvas, width, height) {
   return context;
 }
 
-// The one tooltip of the page.
+// The one tooltip of the report.
 const tip = {
   show(text, event) {
     const box = byId('tip');

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/pages/page_report.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -15,7 +15,7 @@ using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 
-// Decodes as a page does, in C++: the encoding is described in page_report.h.
+// Decodes as a report does, in C++: the encoding is described in html_report.h.
 class Decoder {
  public:
   explicit Decoder(const ColumnWriter& writer) : writer_(writer) {}

@@ -1,4 +1,4 @@
-#include "tools/advice/recorded_programs.h"
+#include "tools/simulation/recorded_programs.h"
 
 #include <fmt/format.h>
 

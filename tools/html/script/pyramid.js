@@ -14,7 +14,7 @@ class Pyramid {
     this.matchingStacks = matchingStacks;
     this.categories = run.categories.length;
     this.width = this.categories + 2 * run.layouts.length + 2;
-    this.rest = this.width - 1;  // what is not on the page
+    this.rest = this.width - 1;  // what is not on the report
     this.matching = this.width - 2;
     this.byEnd = orderByEvent(run.end, run.events);
     this.heldChanges = run.layouts.map((layout) => (layout.held.moment.length > 0 ? differences(layout.held) : rangeChanges(layout.ranges)));
