@@ -348,6 +348,45 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size
   if (error) std::rethrow_exception(error);
 }
 
+std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
+  free_orphans(growing);
+  Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
+  std::erase_if(idle, [&](HandleId id) {
+    holds(growing);
+    return !is_done(id, growing);
+  });
+  const auto bytes_of = [&](HandleId id) {
+    holds(growing);
+    return pages_.pages().bytes(pages_.pages().handle(id));
+  };
+  const auto [chosen, bytes] = goal.choose(idle, bytes_of);
+  pages_.claim_handles(chosen);
+  for (auto id = chosen.begin(); id != chosen.end(); ++id) {
+    try {
+      release_handle(*id, nullptr, growing);
+    } catch (...) {
+      for (auto kept = std::next(id); kept != chosen.end(); ++kept) pages_.put_back_idle(*kept);
+      throw;
+    }
+  }
+  return bytes;
+}
+
+// Returns whether no work uses a handle of the default pools that has no live byte.
+bool PageDriver::is_done(HandleId idle, const Held& held) {
+  const Vector<View>& views = pages_.pages().handle(idle).views;
+  bool is_done = std::all_of(views.begin(), views.end(), PhysicalPages::is_unused);
+  pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
+    holds(held);
+    const Block* block = &pages_.first_block(begin);
+    for (; is_done && !block->is_edge() && block->address < end; block = block->next) {
+      const StreamClock* const clock = clocks_.find(block->arena->stream.key, held);
+      is_done = clock != nullptr && clock->is_done(block->bin.epoch);
+    }
+  });
+  return is_done;
+}
+
 // One that is asleep has nothing for the device to take back.
 void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growing) {
   PhysicalPages& pages = pages_.pages();
