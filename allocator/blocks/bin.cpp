@@ -42,8 +42,8 @@ BinTreeNode& BinNodes::new_tree_node(std::uint32_t level) {
 
 namespace {
 
-// A number that parts the keys of a full leaf: at least one is below it and at least one is not, for no two are equal.
-// Their mean, because finding the median costs a dozen mispredicted branches.
+// Returns a number that splits the keys of a full leaf: at least one key is below it, and at least one is not, because no
+// two are equal. It is their mean: finding the median would cost a dozen mispredicted branches.
 std::uint64_t middle_of(const BinLeaf& full) {
   std::uint64_t sum = 0;
   for (const std::uint64_t key : full.keys) sum += key / (BinKey::kPlaceBits + 1);
@@ -62,7 +62,7 @@ BinLeaf& Bin::leaf_for(std::uint64_t key) const {
 
 const BinLeaf& Bin::last_leaf() const { return root_ == nullptr ? *first_ : leaf_for(BinKey::kNone - 1); }
 
-// The last leaf that begins at or before `key` may have only smaller ones; then the next leaf does.
+// The leaf for `key` may have only smaller keys; then the next leaf has the block.
 Block* Bin::first_of_tree_from(std::uint64_t key) const {
   const BinLeaf& leaf = leaf_for(key);
   Block* block = leaf.first_from(key);
@@ -71,13 +71,13 @@ Block* Bin::first_of_tree_from(std::uint64_t key) const {
 
 // --- growing --------------------------------------------------------------------------------------------------------
 
-// A leaf with room for `key`, where there is none or `leaf`, which it belongs to, is full.
+// Returns a leaf with room for `key`. `leaf` is full, or null if the bin has no leaf.
 BinLeaf& Bin::make_room(BinLeaf* leaf, std::uint64_t key, BinNodes& nodes) {
   if (leaf == nullptr) return *(first_ = &nodes.new_leaf());
   return split(*leaf, key, nodes);
 }
 
-// The upper part of a full leaf goes to a new one; returns the one that `key` belongs to.
+// Moves the upper part of a full leaf into a new leaf. Returns the one that `key` belongs to.
 BinLeaf& Bin::split(BinLeaf& leaf, std::uint64_t key, BinNodes& nodes) {
   BinTreeNode* parent = leaf.parent;
   if (parent == nullptr) {
@@ -100,7 +100,7 @@ BinLeaf& Bin::split(BinLeaf& leaf, std::uint64_t key, BinNodes& nodes) {
   return key < low ? leaf : upper;
 }
 
-// `child`, whose keys begin at `low`, comes behind the child `after` of `parent`.
+// Inserts `child`, whose keys begin at `low`, after the child `after` of `parent`.
 void Bin::add_child(BinTreeNode& parent, const void* after, std::uint64_t low, void* child, BinNodes& nodes) {
   if (parent.count < BinTreeNode::kChildren) return parent.insert(parent.index_of(after) + 1, low, child);
   BinTreeNode& upper = nodes.new_tree_node(parent.level);
@@ -125,7 +125,7 @@ void Bin::remove_leaf(BinLeaf& leaf, BinNodes& nodes) {
 
 void Bin::remove_child(BinTreeNode& parent, const void* child, BinNodes& nodes) {
   parent.erase(parent.index_of(child));
-  if (parent.count == 0) {  // not the root, which has two children at least
+  if (parent.count == 0) {  // not the root, which has at least two children
     remove_child(*parent.parent, &parent, nodes);
     nodes.free_node(&parent);
     return;

@@ -1,7 +1,7 @@
-// A Bin holds the free blocks of one stretch of sizes: in one leaf, or where they are more, in a B+ tree of leaves,
-// each with its stretch of keys. So one of 65,536 equal holes costs a logarithm.
+// A Bin holds the free blocks within one range of sizes: in a single leaf, or in a B+ tree of leaves if they do not fit
+// into one. So a search among 65,536 equal holes takes logarithmic time.
 //
-// Invariant: of the leaves of a tree none is empty, and their stretches ascend. Not thread-safe.
+// Invariant: no leaf of a tree is empty, and the key ranges of the leaves ascend. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,11 @@
 
 CACHALOT_BEGIN
 
-// Leaves of a bin: up to kSlots free blocks each, in no order, with a key beside each that orders them.
-//
-// To put a block in is to append it, to take it out is to move the last into its place, to find the best is to look at
-// all keys: no step of it branches on what is in the leaf, and none looks at another block's memory.
-// Invariant: a block knows its leaf and its place there; keys beyond `count` are BinKey::kNone. Not thread-safe.
-
 struct BinTreeNode;
 
-// A BinKey orders the blocks of one bin: 20 bits of the size, which tell apart those of any bin, then 39 of the
-// address, both in units of 512 B; then four bits for the place in the leaf. Below 2^63.
+// A BinKey orders the blocks of one bin. From the highest bits down it has 20 bits of the size, which tell the sizes of
+// one bin apart, and 39 bits of the address, both in units of 512 B; then four bits for the place in the leaf. It is
+// below 2^63.
 struct BinKey {
   static constexpr int kAddressBits = 48;
   static constexpr std::uint64_t kPlaceBits = 15;
@@ -42,7 +37,7 @@ struct BinKey {
   static std::uint64_t of(const Block& block) { return of(block.size_and_flags, block.address); }
 };
 
-// Returns whether `a` comes before `b` in (size, address) order, for free blocks: one comparison of numbers, without a
+// Returns whether the free block `a` comes before `b` in (size, address) order. One comparison of numbers, without a
 // branch.
 inline bool precedes(const Block& a, const Block& b) {
   __extension__ using SizeAndAddress = unsigned __int128;
@@ -50,7 +45,12 @@ inline bool precedes(const Block& a, const Block& b) {
   return number(a) < number(b);
 }
 
-// Four cache lines; most leaves are a quarter full and use two.
+// A BinLeaf has up to kSlots free blocks of a bin, in no order, and a key for each that orders them.
+//
+// An insertion appends, a removal moves the last block into the empty place, and a search compares all keys: no step
+// branches on the content of the leaf, and none reads the memory of another block. A leaf is four cache lines; most
+// leaves are a quarter full and use two.
+// Invariant: a block knows its leaf and its place there; keys beyond `count` are BinKey::kNone. Not thread-safe.
 struct BinLeaf {
   static constexpr std::uint32_t kSlots = 14;
   static constexpr std::uint32_t kFirstLine = 6;  // slots whose keys are in the first line
@@ -87,9 +87,9 @@ struct BinLeaf {
     std::fill_n(keys, kSlots, BinKey::kNone);
   }
 
-  // Returns the block with the smallest key of at least `key`; nullptr: there is none. The place of the nearest key
-  // comes out with it: it is the key's last bits. Smaller keys and kNone wrap around to distances of at least 2^63, so
-  // one comparison does for all.
+  // Returns the block with the smallest key of at least `key`, or null if there is none. The last bits of the nearest
+  // distance are the place of its block. Smaller keys and kNone wrap around to distances of at least 2^63, so one
+  // comparison handles them all.
   CACHALOT_FAST_PATH Block* first_from(std::uint64_t key) const {
     std::uint64_t nearest = least_distance<0, kFirstLine>(key);
     if (count > kFirstLine) nearest = lesser(nearest, least_distance<kFirstLine, kSlots>(key));
@@ -97,8 +97,8 @@ struct BinLeaf {
   }
 
  private:
-  // Returns the least distance of the keys in some places from `key` on. Two minima, which the processor finds at the
-  // same time.
+  // Returns the least distance from `key` up to a key in [kBegin, kEnd). It has two minima, which the processor computes
+  // in parallel.
   template <std::uint32_t kBegin, std::uint32_t kEnd>
   CACHALOT_FAST_PATH std::uint64_t least_distance(std::uint64_t key) const {
     static_assert((kEnd - kBegin) % 2 == 0);
@@ -125,10 +125,9 @@ class SortedBlocks {
   std::uint32_t count_;
 };
 
-// The inner nodes of a bin's tree of leaves.
-// A BinTreeNode of a bin's tree has children in the order of their keys. Child i holds the keys from low[i] to below
-// low[i + 1]; low[0] is not looked at, nor the end of the last: these are the parent's business. Beyond count, low is
-// above every key, so that a search looks at all of it: where it could stop early cannot be predicted.
+// A BinTreeNode is an inner node of a bin's tree. Its children are in the order of their keys: child i holds the keys in
+// [low[i], low[i + 1]). The parent bounds the first child below and the last child above, so low[0] is not read. Beyond
+// count, low is above every key, so that a search can compare all of it: a branch that stops early is mispredicted.
 struct BinTreeNode {
   static constexpr std::uint32_t kChildren = 14;
   static constexpr std::uint64_t kAboveAll = ~std::uint64_t{0};
@@ -169,7 +168,7 @@ struct BinTreeNode {
     std::copy(children + i + 1, children + count, children + i);
     low[--count] = kAboveAll;
   }
-  // Its upper half goes to `empty`, a node of the same level.
+  // Moves the upper half of the children to `empty`, a node of the same level.
   void split_into(BinTreeNode& empty) {
     const std::uint32_t kept = count / 2;
     for (std::uint32_t i = kept; i < count; ++i) empty.insert(i - kept, low[i], children[i]);
@@ -179,10 +178,10 @@ struct BinTreeNode {
 };
 static_assert(sizeof(BinTreeNode) <= sizeof(BinLeaf));
 
-// BinNodes are the leaves and tree nodes of all bins of one arena, which have the same size. They are kept for reuse:
-// the steady state allocates nothing. Not thread-safe.
+// BinNodes owns the leaves and tree nodes of all bins of one arena, which are of one size. It keeps them for reuse, so
+// that the steady state allocates nothing. Not thread-safe.
 //
-// Host memory that runs out here ends the program: a free that is half done cannot be taken back.
+// If host memory runs out here, the program ends: a free that is half done cannot be undone.
 class BinNodes {
  public:
   BinNodes() = default;
@@ -190,9 +189,9 @@ class BinNodes {
   BinNodes& operator=(const BinNodes&) = delete;
 
   BinLeaf& new_leaf();
-  // `level` as in BinTreeNode.
+  // `level` is as in BinTreeNode.
   BinTreeNode& new_tree_node(std::uint32_t level);
-  // `node`: one of either kind.
+  // `node` is a leaf or a tree node.
   void free_node(void* node);
 
   std::size_t metadata_bytes() const { return chunks_.size() * kChunkNodes * sizeof(Memory); }
@@ -214,9 +213,9 @@ class BinNodes {
 
 class Bin {
  public:
-  // The first of its leaves, which are linked; nullptr only before the first block.
+  // Returns the first of the linked leaves; null only before the first block.
   const BinLeaf* first_leaf() const { return first_; }
-  // Requires: a leaf.
+  // Requires: the bin has a leaf.
   const BinLeaf& last_leaf() const;
 
   CACHALOT_FAST_PATH void insert(Block& block, std::uint64_t key, BinNodes& nodes) {
@@ -228,7 +227,7 @@ class Bin {
   // Removes an empty leaf of a tree.
   void remove_leaf(BinLeaf& leaf, BinNodes& nodes);
 
-  // Returns the block with the smallest key of at least `key`; nullptr when there is none. Requires: a leaf.
+  // Returns the block with the smallest key of at least `key`, or null if there is none. Requires: the bin has a leaf.
   CACHALOT_FAST_PATH Block* first_from(std::uint64_t key) const {
     if (as_number((root_ != nullptr) & (key != 0))) [[unlikely]]
       return first_of_tree_from(key);
@@ -246,7 +245,7 @@ class Bin {
   void remove_child(BinTreeNode& parent, const void* child, BinNodes& nodes);
 
   BinLeaf* first_ = nullptr;
-  BinTreeNode* root_ = nullptr;  // of more than one leaf
+  BinTreeNode* root_ = nullptr;  // null if the bin has at most one leaf
 };
 
 CACHALOT_END

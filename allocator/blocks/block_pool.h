@@ -1,5 +1,5 @@
-// An Arena is the free blocks of one pool and one stream: a block belongs for life to the stream its segment was
-// allocated for, and is reused on that stream only. A BlockPool is the arenas of one kind (small or large) of one pool.
+// An Arena has the free blocks of one pool and one stream. A block always belongs to the stream for which its segment was
+// allocated, and is reused on that stream only. A BlockPool has the arenas of one kind (small or large) of one pool.
 // Not thread-safe.
 #pragma once
 
@@ -23,7 +23,6 @@
 
 CACHALOT_BEGIN
 
-// The bins of sizes, and the bins that hold blocks.
 // SizeBins divides sizes into bins: 64 per octave. Below 64 KiB a bin holds a single size.
 struct SizeBins {
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  // sizes are smaller
@@ -46,21 +45,21 @@ struct SizeBins {
   }
 };
 
-// BinBitmap finds the bins that hold blocks, by two levels of bits: one a group, one a bin.
-// Invariant: a group's bit is set exactly if one of its bins' is. Not thread-safe.
+// BinBitmap finds the bins that hold blocks, by two levels of bits: one bit per group, and one per bin.
+// Invariant: the bit of a group is set exactly if that of one of its bins is. Not thread-safe.
 class BinBitmap {
  public:
   bool empty() const { return groups_ == 0; }
   bool has(std::size_t slot) const {
     return (bins_[slot / SizeBins::kPerGroup] >> slot % SizeBins::kPerGroup & 1) != 0;
   }
-  // The bin holds blocks.
+  // Sets the bit of a bin that holds blocks.
   CACHALOT_FAST_PATH void add(std::size_t slot) {
     const std::size_t group = slot / SizeBins::kPerGroup;
     bins_[group] |= std::uint64_t{1} << slot % SizeBins::kPerGroup;
     groups_ |= std::uint64_t{1} << group;
   }
-  // The bin holds blocks, or none. No branch: whether a bin or group is empty cannot be predicted.
+  // Sets or clears the bit of a bin. It has no branch: whether a bin or a group is empty cannot be predicted.
   CACHALOT_FAST_PATH void mark(std::size_t slot, bool occupied) {
     const std::size_t group = slot / SizeBins::kPerGroup;
     std::uint64_t& bins = bins_[group];
@@ -68,7 +67,7 @@ class BinBitmap {
     groups_ = with_bit(groups_, group, bins != 0);
   }
 
-  // One bit for each group, and for each bin of a group.
+  // Return one bit for each group, and for each bin of a group.
   std::uint64_t groups() const { return groups_; }
   std::uint64_t bins(std::size_t group) const { return bins_[group]; }
   // Returns the groups of larger sizes.
@@ -86,11 +85,10 @@ class BinBitmap {
 // FreeBins holds the free blocks of one arena, for exact best fit: the smallest that fits, and among equals the lowest
 // address (the order of PyTorch's set of free blocks).
 //
-// Sizes fall into bins (SizeBins), which two levels of bitmap find (BinBitmap). Bins are in order, a bin's blocks are
-// not (Bin, BinLeaf). So most operations touch two or three lines.
+// Sizes fall into bins (SizeBins), which two levels of bitmap find (BinBitmap). The bins are ordered; the blocks of a bin
+// are not (Bin, BinLeaf). So most operations touch two or three cache lines.
 //
-// The block that came last is kept aside, out of the bins, until the next one comes: very often it is the one taken or
-// merged next.
+// The newest block stays out of the bins until the next one is inserted: very often it is the one taken or merged next.
 //
 // Leaves and tree nodes are kept for reuse (BinNodes), as are groups of bins: the steady state allocates nothing.
 // Invariants: (1) a bit is set exactly for each bin that holds blocks; (2) the newest block is in no bin.
@@ -118,7 +116,7 @@ class FreeBins {
     }
   }
 
-  // The first block in (size, address) order of at least `bytes` > 0; nullptr when there is none. Leaves it in.
+  // Returns the first block in (size, address) order of at least `bytes` > 0, or null. The block stays in the bins.
   CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
     if (bytes >= kMaxBytes) [[unlikely]]
       return nullptr;
@@ -144,10 +142,11 @@ class FreeBins {
   // Visits the blocks of at least `bytes` > 0 as for_each does.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const;
-  // The first block in (size, address) order of at least `bytes` > 0 of which accepts(const Block&) is true, or nullptr.
+  // Returns the first block in (size, address) order of at least `bytes` > 0 for which accepts(const Block&) is true, or
+  // null.
   template <typename Accepts>
   Block* first_of_at_least(std::size_t bytes, Accepts&& accepts) const;
-  // Visits the blocks of at least a unit, in no order. No other block is read.
+  // Visits the blocks of at least `unit` bytes, in no order, and reads no other block.
   template <typename Visit>
   void for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const;
 
@@ -163,7 +162,7 @@ class FreeBins {
     std::uint64_t candidates = occupied_.bins(group) >> slot % SizeBins::kPerGroup;
     if (candidates != 0) {
       const Bin* bin = &(*groups_[group])[slot % SizeBins::kPerGroup];
-      // The request's own bin may have only smaller ones, if it holds several sizes; larger bins serve with any.
+      // If the request's own bin holds several sizes, all its blocks may be too small; any block of a larger bin serves.
       const std::uint64_t own_of_many_sizes = candidates & std::uint64_t{slot >= SizeBins::kFirstOfManySizes};
       const std::uint64_t key = BinKey::of(bytes, 0) & -own_of_many_sizes;
       if (Block* block = bin[lowest_bit(candidates)].first_from(key)) [[likely]]
@@ -183,7 +182,7 @@ class FreeBins {
       add_group(slot / SizeBins::kPerGroup);
     return (*group)[slot % SizeBins::kPerGroup];
   }
-  // Host memory that runs out here ends the program, as in BinNodes.
+  // If host memory runs out here, the program ends, as in BinNodes.
   void add_group(std::size_t group) const noexcept;
 
   CACHALOT_FAST_PATH void sort_in(Block& block) const {
@@ -204,8 +203,8 @@ class FreeBins {
   }
   void remove_leaf(BinLeaf& leaf, std::size_t slot);
 
-  // Puts the newest block into its bin: what looks at all blocks in order begins with this. It changes where a block
-  // is kept, not which blocks there are.
+  // Puts the newest block into its bin, before a visit of all blocks in order. It changes the place of a block, not the
+  // set of blocks.
   void sort_newest_in() const {
     if (newest_ != nullptr) sort_in(*newest_);
     newest_ = nullptr;
@@ -310,13 +309,13 @@ struct Arena : HostObject {
   BlockPool& pool;
   const KnownStream stream;
   std::atomic<bool> has_ended{false};  // its stream has ended: no request comes
-  std::uint32_t requests = 0;          // under way, with the lock released now and then: it must stay
-  std::uint32_t epoch = 1;             // of what becomes free now; moves with the stream's StreamClock in the page heap
+  std::uint32_t requests = 0;          // under way, some with the lock released: while there are any, the arena stays
+  std::uint32_t epoch = 1;             // of blocks that become free now; the page heap advances it with the StreamClock
   FreeBins bins;
-  Reach reach;  // of the search for idle pages that is under way
+  Reach reach;  // of the current search for idle pages
 
-  // Returns whether the handle is its stream's, as far as is known without asking the device: the stream is not known to
-  // have ended, and the handle does not mean another stream in each thread.
+  // Returns whether the handle names the arena's stream, as far as the host knows: the stream is not known to have ended,
+  // and the handle does not name another stream in each thread.
   bool is_known_as(Stream handle) const {
     return handle == stream.handle && !is_per_thread(handle) && !has_ended.load(std::memory_order_relaxed);
   }
@@ -333,7 +332,7 @@ class BlockPool {
   PoolId id() const { return id_; }
   PrivatePool* owner() const { return owner_; }
 
-  // nullptr: there is none.
+  // Returns the stream's arena, or null if it has none yet.
   Arena* look_up(const KnownStream& stream) {
     if (last_key_ == stream.key) [[likely]]
       return last_;
@@ -341,9 +340,9 @@ class BlockPool {
     if (found != nullptr) remember(*found);
     return found;
   }
-  // There is none.
+  // Requires: the stream has no arena yet.
   Arena& add(const KnownStream& stream);
-  // Returns whether the last requested arena is that of a stream that this handle names.
+  // Returns whether the handle names the stream of the arena that was requested last.
   bool last_is_of(Stream handle) const { return last_key_ == StreamKey::of_handle(handle); }
   Arena* last() const { return last_; }
   Arena* find(StreamKey key) const {
@@ -351,13 +350,13 @@ class BlockPool {
     return found != by_stream_.end() ? found->second : nullptr;
   }
   const Vector<std::unique_ptr<Arena>>& arenas() const { return arenas_; }
-  // Removes the arenas for which leaves(arena), which does not throw: they have no block, live or free.
+  // Removes the arenas for which leaves(arena) is true. Requires: these have no block, live or free; it does not throw.
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
 
   // The source of its memory.
   Growth* growth;
-  // Searches made while garbage collection is on: the clock by which a free block's age is told.
+  // The number of searches made while garbage collection is on: the clock that measures the age of free blocks.
   std::uint64_t clock = 0;
 
  private:
@@ -370,7 +369,7 @@ class BlockPool {
   PoolId id_;
   PrivatePool* owner_;
   StreamKey last_key_ = StreamKey::none();
-  Arena* last_ = nullptr;  // its arena, if that is a key
+  Arena* last_ = nullptr;  // the arena of last_key_, if that is a stream
   Vector<std::unique_ptr<Arena>> arenas_;
   HashMap<StreamKey, Arena*> by_stream_;
 };
