@@ -4,12 +4,13 @@
 //   memory that is reserved for all streams;
 //   for a small request, a small free piece or a page of free memory beside large blocks;
 //   free blocks of other streams that it may use already;
-//   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
-//   where there is no new memory: idle pages, after such waits, too (cross_stream:scarce and wait);
+//   the cheapest of: idle pages brought together; new memory; either of them after this stream waits for others
+//     (cross_stream:wait);
+//   if there is no new memory: idle pages, also after such waits (cross_stream:scarce and wait);
 //   memory that pools offered (use_on_oom);
 //   recovery: a wait for the device, after which every idle page serves; memory that pools without users gave back;
-//   and at last memory that the default pools gave back, too.
-// With remap_slack, new memory comes first while so much more may be held than was ever live.
+//   and at last memory that the default pools gave back.
+// With remap_slack, new memory comes before idle pages while held memory is within that share above the peak of live memory.
 
 #include <algorithm>
 #include <utility>
@@ -21,7 +22,8 @@ CACHALOT_BEGIN
 
 namespace {
 
-// The cost of a wait of one stream for another, which takes a little of the device's concurrency: in pages of BackingPlan::cost.
+// The cost of a wait of one stream for another, which reduces the concurrency on the device a little. In pages, as
+// BackingPlan::cost.
 constexpr double kWaitCost = 0.05;
 
 }  // namespace
@@ -87,8 +89,8 @@ class PageGrowth::Search {
   PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
   SparePages& spare_;
   PageDriver& driver_;
-  StreamClock* clock_ = nullptr;  // the request's stream's, known from find_after_refresh on
-  bool needs_page_ = false;       // a small request that ends the need of caches: it takes the page about its block
+  StreamClock* clock_ = nullptr;  // of the request's stream; set by find_after_refresh
+  bool needs_page_ = false;       // of a small request: the heap should grow by a page
 };
 
 Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
@@ -121,7 +123,7 @@ Block* PageGrowth::Search::anywhere(Growing& growing) {
   return climb(kRungs, *this, state_, growing);
 }
 
-// A block in a cache keeps its page from moving. Another thread may have grown or freed meanwhile.
+// A block in a thread's cache keeps its page from moving. Another thread may have grown the heap or freed meanwhile.
 Block* PageGrowth::Search::find_after_draining(Growing& growing) {
   if (request_.pool().kind() == PoolKind::small) {
     needs_page_ = !caches_.drain_or_grow(growing);
@@ -139,7 +141,7 @@ Block* PageGrowth::Search::find_beside(Growing& growing) {
   return heap_.find_beside(request_, growing);
 }
 
-// The lock is released meanwhile.
+// Releases the lock meanwhile.
 Block* PageGrowth::Search::find_after_refresh(Growing& growing) {
   clock_ = &clocks_.of(request_.stream(), growing);
   refresh_before_planning(growing);
@@ -173,24 +175,25 @@ Block* PageGrowth::Search::find_after_all_work(Growing& growing) {
   return state_.find_free(request_, growing);
 }
 
-// Idle memory of the default pools cannot come to a request of a private pool in another way.
+// A request of a private pool gets idle memory of the default pools only after they have given it back.
 Block* PageGrowth::Search::find_after_release(Growing& growing) {
   recovery_.release_default_pools(growing);
   return state_.find_free(request_, growing);
 }
 
-// Collects the knowledge that planning needs, and does the work that comes before it. Releases the lock.
+// Refreshes the clocks and views that planning reads, and collects garbage. Releases the lock meanwhile.
 void PageGrowth::Search::refresh_before_planning(Growing& growing) {
   request_.arena->epoch =
       clocks_.of(request_.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
   if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) heap_.collect_garbage(growing);
-  // One stream alone orders all its memory by itself and needs no events, unless it has left mappings that are to go some day.
+  // A single stream orders all work on its memory, and needs no events unless stale mappings have to be removed.
   const bool needs_events = clocks_.count(growing) >= 2 || pages_.pages().has_aliases();
   if (needs_events && !state_.capturing(growing)) clocks_.refresh(request_, pages_.page_bytes(), growing);
   heap_.drop_stale_views(growing);
 }
 
-// The recovery of a request that cannot be served: afterwards everything idle may serve it.
+// Waits for all work and releases unused memory, for a request that cannot be served otherwise: then all idle memory may
+// serve it.
 void PageGrowth::Search::wait_and_release_unused(Growing& growing) {
   clocks_.finish_all_work(growing);
   state_.drain_caches(growing);  // threads freed meanwhile
@@ -212,17 +215,17 @@ Block* PageGrowth::Search::find_in_other_streams(Ordering ordering, const Held& 
   return best;
 }
 
-// Makes the part of such a block that the request needs its stream's own.
+// Serves the request with a free block of another stream: hands the part that it needs over to its stream.
 Block* PageGrowth::Search::take_from_other_streams(Growing& growing) {
   Block* best = find_in_other_streams(Ordering::now, growing);
   if (best == nullptr) return nullptr;
   return &pages_.hand_over(*best, best->address, best->address + request_.rounded, *request_.arena);
 }
 
-// Returns the best plan within the rules, and those that hold for the request anyway.
+// Returns the best plan within the rules, to which it adds the rules that hold for every plan of the request.
 std::optional<BackingPlan> PageGrowth::Search::best_plan(Ordering ordering, PlacementRules rules, const Held& held) {
   const bool is_private = request_.pool().owner() != nullptr;
-  rules.may_move = rules.may_move && !is_private;  // memory of a graph stays where the graph knows it
+  rules.may_move = rules.may_move && !is_private;  // a graph's memory keeps its address
   rules.may_drop = !is_private && !state_.capturing(held);
   rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : heap_.usual_handle_bytes(held);
   const PoolPair pools = state_.pools_of(request_.pool().owner(), held);
@@ -233,8 +236,8 @@ std::optional<BackingPlan> PageGrowth::Search::best_plan(Ordering ordering, Plac
   return heap_.placement_.best(*request_.arena, pools, request_.rounded, rules);
 }
 
-// Serves the request by the best plan. With cross_stream:wait the stream rather waits for others than asks the driver for
-// anything, if that saves more than it costs. If the device or the limit refuses new memory, serves it by a plan without any.
+// Serves the request by the best plan. With cross_stream:wait, the stream waits for others instead of calling the driver, if
+// that saves more than it costs. If the device or the limit refuses new memory, serves the request by a plan without any.
 Block* PageGrowth::Search::remap_or_create(Growing& growing) {
   if (request_.rounded > state_.device->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = best_plan(Ordering::now, {}, growing);
@@ -274,7 +277,7 @@ bool PageGrowth::Search::may_wait_for_others(const Held& held) const {
 bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>& plan, PlacementRules rules,
                                                 Growing& growing) {
   if (!may_wait_for_others(growing)) return false;
-  Vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
+  Vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch to wait for
   const auto want = [&](const Block& block) {
     holds(growing);
     const StreamClock* const other = &clocks_.of(block.arena->stream, growing);
@@ -291,7 +294,7 @@ bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>
       return true;  // it has become so while the lock was released
     want(*block);
   } else {
-    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
+    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // rounding must not decide: it must save half a wait
     const auto better = best_plan(Ordering::after_wait, rules, growing);
     if (!better) return false;
     for (const Block* taken : pages_.blocks_of(*better)) {
@@ -303,7 +306,7 @@ bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>
   return !others.empty();
 }
 
-// Returns whether new memory comes before idle pages are brought together: remap_slack.
+// Returns whether remap_slack allows new memory before idle pages are brought together.
 bool PageGrowth::Search::may_grow_first(const Held& held) {
   if (state_.options.remap_slack == 0) return false;
   caches_.gather(held);
@@ -314,7 +317,7 @@ bool PageGrowth::Search::may_grow_first(const Held& held) {
 }
 
 // --- a block in one handle ------------------------------------------------------------------------------------------------
-// No pages can be brought together: one handle is found or made.
+// Pages cannot be brought together here: the search finds or makes one handle.
 
 Block* PageGrowth::Search::in_one_handle(Growing& growing) {
   static constexpr Rung<Search> kRungs[] = {
@@ -356,8 +359,8 @@ Block* PageGrowth::Search::find_contiguous_anywhere(Ordering ordering, const Hel
   return found;
 }
 
-// Searches memory in one piece. If necessary, takes that of another stream after a wait for it, which costs less than
-// new memory.
+// Searches for free memory in one handle. If there is none yet, waits for another stream that has some, which costs less
+// than new memory.
 Block* PageGrowth::Search::search_contiguous(Growing& growing) {
   Block* block = find_contiguous_anywhere(Ordering::now, growing);
   if (block == nullptr && state_.options.cross_stream == CrossStream::wait && may_wait_for_others(growing)) {
