@@ -1,7 +1,7 @@
-// AllocatorState is all that CachingAllocator and the groups of its functions share: the devices with their page map, the
-// front, the options, the tags, and whose process it is.
+// AllocatorState is the state that CachingAllocator and the groups of its functions share: the devices with their page map,
+// the front, the options, the tags, and the process that made it.
 //
-// Thread safety: any thread, as CachingAllocator's. Each part has its own lock.
+// Thread safety: any thread, as for CachingAllocator. Each part has its own lock.
 #pragma once
 
 #include <atomic>
@@ -27,17 +27,17 @@
 
 CACHALOT_BEGIN
 
-// Live allocations whose free the device has refused so far: they are freed later. Thread safety: any thread.
+// LateFrees has live allocations whose free the device has refused so far, to free them later. Thread safety: any thread.
 class LateFrees {
  public:
-  // Returns true for the first that there ever was.
+  // Returns true for the first pointer ever added.
   bool add(void* ptr) {
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_.push_back(ptr);
     return !std::exchange(has_had_any_, true);
   }
 
-  // Calls free(ptr), which returns false to be asked again, for each without the lock. Returns whether anything was freed.
+  // Calls free(ptr) for each, without the lock; those for which it returns false stay. Returns whether anything was freed.
   template <typename Free>
   bool retry(Free free) {
     Vector<void*> late;
@@ -82,16 +82,16 @@ class AllocatorState final : public ForkAware {
 
   // Throws in a forked child.
   const DeviceAllocators& devices() const;
-  // Returns none in a forked child, for functions that give back.
+  // For functions that give memory back: returns no device in a forked child.
   const DeviceAllocators& devices_if_own() const { return own_.devices; }
   PageMap& page_map() const { return *own_.page_map; }
   Front& front() const { return *own_.front; }
 
   // Throws InvalidArgument for an index without a device, and in a forked child.
   DeviceAllocator& at(int device) const;
-  // Returns null in a forked child, for functions that give back; else as `at`.
+  // For functions that give memory back: returns null in a forked child; else as `at` does.
   DeviceAllocator* at_if_own(int device) const { return is_inherited() ? nullptr : &at(device); }
-  // Returns the device, or with kAllDevices all of them.
+  // Returns the device, or all of them for kAllDevices.
   std::span<const std::unique_ptr<DeviceAllocator>> selected(int device) const;
   DeviceAllocator& owner_of(const Block& block) const;
 
@@ -111,13 +111,13 @@ class AllocatorState final : public ForkAware {
     std::unique_ptr<Front> front;
   };
 
-  // Takes everything that belongs to the parent out of reach.
+  // Puts everything that belongs to the parent out of reach.
   void on_fork() noexcept override { std::swap(own_, forked_); }
   [[noreturn]] void refuse_device(int device) const;
 
   mutable std::mutex options_mutex_;
-  Parts own_;     // in a forked child: `forked_` of before
-  Parts forked_;  // no device and a ForkedFront; in a forked child: the parent's
+  Parts own_;
+  Parts forked_;  // no device and a ForkedFront; on_fork exchanges both
 };
 
 CACHALOT_END

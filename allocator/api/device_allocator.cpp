@@ -82,7 +82,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
   if (options.limit.base != MemoryLimit::Base::none) set_limit(options.limit, Limits::Setter::option);
 }
 
-// No other thread uses it any more.
+// Requires: no other thread uses the allocator any more.
 DeviceAllocator::~DeviceAllocator() {
   if (state.caches != nullptr) state.caches->forget_threads();
   state.caches.reset();
@@ -96,7 +96,7 @@ DeviceAllocator::~DeviceAllocator() {
 void DeviceAllocator::apply(const Options& options) {
   const DeviceLock lock(state.mutex);
   state.options = options;
-  if (state.splits_everything) state.options.max_split_size = Options::kUnlimited;  // no block is kept whole
+  if (state.splits_everything) state.options.max_split_size = Options::kUnlimited;  // blocks of all sizes are split
   state.rounds_by_divisions = rounds_by_divisions(options);
   caches.want_caches(options.thread_cache.value_or(growths.usual().caches_by_default()), lock);
   state.update_aging(lock);

@@ -2,7 +2,7 @@
 //
 //   fast        serves malloc and free, and owns the heap's state, on which all parts work
 //   supply      serves a request that no free block serves, by the growth of its pool
-//   the rest    serves what the program asks beside memory; each part locks by itself
+//   the rest    serves the program's other calls; each part takes the lock itself
 //
 // allocator/README.md has the picture, base/locks.h the rules of locks.
 #pragma once
@@ -30,8 +30,8 @@
 
 CACHALOT_BEGIN
 
-// Growths are the strategies of one device's allocator: that of its default pools, as the option `heap` says, and that
-// of pools with a segment provider.
+// Growths has the growth strategies of one device's allocator: that of its default pools, which the option `heap` selects,
+// and that of pools with a segment provider.
 class Growths {
  public:
   // Uses segments, with a message on stderr, if the device lacks what the option needs.
@@ -64,7 +64,8 @@ class DeviceAllocator {
   void set_memory_fraction(double fraction, Limits::Setter setter = Limits::Setter::call);
   void set_limit(const MemoryLimit& limit, Limits::Setter setter = Limits::Setter::call);
   double memory_fraction() const;
-  // Calls the callback of the soft limit, if the calling thread has crossed it beside an allocation. Locks by itself.
+  // Calls the callback of the soft limit, if the calling thread has crossed it outside of an allocation. Takes the lock
+  // itself.
   void tell_if_crossed();
 
   FastPath fast;

@@ -1,10 +1,10 @@
-// The Limits of one device's held memory: the setter of the limit of bytes and its setting, and the callback for crossing
-// the soft limit. The Ledger keeps them.
+// Limits sets the limits of one device's held memory, which the Ledger keeps. It remembers the setting of each limit and
+// its setter, and calls the callback of the soft limit.
 //
-// A limit of the option `limit` that is measured from the free memory waits (is pending) until the allocator first needs
-// memory of the device: measured earlier, it would make a context on GPUs that the program never uses.
+// A limit that the option `limit` measures from the free memory is pending until the allocator first needs memory of the
+// device. An earlier measurement would make a context on GPUs that the program never uses.
 //
-// Thread safety: functions without a token lock by themselves; none calls the device or the program under a lock.
+// Thread safety: functions without a token take the lock themselves; none calls the device or the program under a lock.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ class Limits {
 
   // Throws InvalidArgument unless the fraction is in [0, 1].
   void set_fraction(double fraction, Setter setter);
-  // Limits held bytes from now on, beside the fraction. Memory held already stays. Throws CudaError; the limit is then
-  // as before.
+  // Limits held bytes from now on, in addition to the fraction. Memory that is held already stays. Throws CudaError, and
+  // then changes nothing.
   void set(const MemoryLimit& limit, Setter setter);
-  // `callback` may be empty if there is no limit. Throws InvalidArgument for an empty one otherwise, CudaError.
+  // Throws InvalidArgument if `callback` is empty and there is a limit; CudaError.
   void set_soft(const MemoryLimit& limit, SoftLimitCallback callback);
 
   // Measures a pending limit. Throws CudaError; it is then still pending.
@@ -63,15 +63,15 @@ class MemoryPressure {
   MemoryPressure(const MemoryPressure&) = delete;
   MemoryPressure& operator=(const MemoryPressure&) = delete;
 
-  // These lock by themselves. Throw InvalidArgument for an empty function.
+  // These take the lock themselves. They throw InvalidArgument for an empty function.
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_refusal_observer(RefusalObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
-  // Sets the function that is called when a request is about to fail, and returns true if it freed something. The guard
-  // empties its quarantine there.
+  // Sets a function that is called when a request is about to fail, and that returns whether it freed something. The
+  // guard's function empties the quarantine.
   void set_last_resort(FreeMemoryCallback last_resort);
 
-  // Return true if something was freed.
+  // Both return whether something was freed.
   bool run_callbacks(Held& held) CACHALOT_HELD;
   bool run_last_resort(Held& held) CACHALOT_HELD;
   void tell(const OutOfMemoryReport& report, Held& held) CACHALOT_HELD;
