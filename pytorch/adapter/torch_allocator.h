@@ -1,11 +1,13 @@
-// cachalot as torch's CUDA allocator: the virtual functions of CUDAAllocator that are the same in torch 2.10 to 2.15. The
-// others are in since.h, and torch_<version>.cpp, which is compiled, chooses.
+// TorchAllocator is cachalot as torch's CUDA allocator: it has the virtual functions of CUDAAllocator that are the same in
+// torch 2.10 to 2.15. The others are in since.h; torch_<version>.cpp, the file that is compiled, chooses among them.
 //
-// Contracts that torch's callers rely on (found by running them; c10/cuda/CUDACachingAllocator.h): the deleter of a tensor
-// is a plain function and always the same one, so the object it needs is global, and leaked, since tensors die after
-// static objects do; the context of a DataPtr is its data pointer; observers and context recorders may take the GIL and
-// run without a lock; trace trackers run under the device's lock and must not take the GIL.
-// Thread-safe, like what it replaces.
+// Contracts that torch's callers rely on, beside c10/cuda/CUDACachingAllocator.h:
+//   - The deleter of a tensor is a plain function, always the same one. So the allocator is a global object; it is leaked,
+//     because tensors die after static objects.
+//   - The context of a DataPtr is its data pointer.
+//   - Observers and context recorders may take the GIL, and run without a lock.
+//   - Trace trackers run under the device's lock and must not take the GIL.
+// Thread-safe, like torch's own.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -71,14 +73,13 @@ class Profiler {
   Plug& plug_;
 };
 
-// The segments that torch brings to a private pool, and takes from it.
-//
-// The segments of a private pool come from another torch allocator (MemPool(allocator)).
+// TorchSegments supplies the segments of a private pool from another torch allocator (MemPool(allocator)).
 class TorchSegments final : public SegmentProvider {
  public:
   explicit TorchSegments(std::shared_ptr<cuda_caching::CUDAAllocator> allocator) : allocator_(std::move(allocator)) {}
 
-  // raw_alloc_with_stream of the current device. A provider that throws torch.OutOfMemoryError has no memory, either.
+  // Sets the device, because raw_alloc_with_stream allocates on the current one. A provider that throws
+  // torch.OutOfMemoryError has no memory, either.
   std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) override {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     try {
@@ -98,13 +99,13 @@ class TorchSegments final : public SegmentProvider {
   std::shared_ptr<cuda_caching::CUDAAllocator> allocator_;
 };
 
-// Returns whether a graph's capture redirects. torch says nothing of why it redirects; a graph's filter is a lambda of
-// CUDAGraph::capture_begin, and every other one redirects a thread or a stream outside of captures.
+// Returns whether a filter of beginAllocateToPool is that of a graph's capture. torch does not give the reason of a
+// redirection, but the filter of a capture is a lambda of CUDAGraph::capture_begin.
 inline bool is_graph_capture(const std::function<bool(cudaStream_t)>& filter) {
   return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
 }
 
-// The state of a pool, for torch to keep.
+// The state of a pool, which torch keeps.
 struct Checkpoint final : cuda_caching::AllocatorState {
   explicit Checkpoint(PoolCheckpoint taken) : pool(std::move(taken)) {}
   PoolCheckpoint pool;
@@ -113,13 +114,14 @@ struct Checkpoint final : cuda_caching::AllocatorState {
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 
-// cachalot's statistics are per device; torch's functions name one.
+// For torch's emptyCache, which names no device.
 inline constexpr int kAllDevices = -1;
 
 class TorchAllocator : public cuda_caching::CUDAAllocator {
  public:
-  // The deleters are plain functions, so there is one object. `plug` lives until the process ends.
+  // The deleters, which are plain functions, find the allocator here.
   static TorchAllocator* the_one;
+  // `plug` lives until the process ends.
   explicit TorchAllocator(Plug& plug) : plug_(plug), profiler_(plug), imported_(plug) {}
 
   // --- Allocator ---
@@ -148,7 +150,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   using cuda_caching::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
     if (!ptr.get()) return;
-    // Foreign memory (another process's, caching off) is not kept from reuse by cachalot; but a pool's is.
+    // Memory of another process, or allocated with caching off, is not reused by cachalot; that of a tensor pool is.
     as_torch([&] {
       if (ptr.get_deleter() == &free_tensor) return plug_.record_stream(ptr.get(), stream);
       plug_.record_pooled(ptr.get(), stream);
@@ -171,7 +173,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   std::string name() override { return "cachalot"; }
 
-  // From CUDA's initialization, before the first allocation.
+  // torch calls this when it initializes CUDA, before the first allocation.
   void init(int) override {
     if (initialized()) return;
     as_torch([&] { plug_.start(); });
@@ -271,8 +273,8 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     as_torch([&] { plug_.enable_peer_access(device, peer); });
   }
 
-  // cudaMalloc's memory is copied between devices with or without peer access; virtual memory that is not open to the other
-  // device must be told where it is.
+  // cudaMemcpyAsync copies memory of cudaMalloc between devices with or without peer access. For virtual memory that is not
+  // mapped on the other device, the call has to name both devices.
   cudaError_t memcpyAsync(void* dst, int dst_device, const void* src, int src_device, std::size_t count,
                           cudaStream_t stream, bool p2p_enabled) override {
     if (dst_device != src_device && !p2p_enabled && plug_.has_virtual_memory())
@@ -307,7 +309,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
  protected:
-  // Throws cachalot's errors.
+  // Throws cachalot's errors, not torch's.
   virtual void* allocate_memory(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     return plug_.allocate(bytes, device, stream);
   }
@@ -331,7 +333,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     as_torch([&] { plug_.deallocate(ptr); });
   }
 
-  // --- for the functions whose form changes with torch's version ---
+  // --- common parts of functions whose signature differs between torch's versions ---
 
   cuda_caching::SnapshotInfo take_snapshot(MempoolId_t pool, bool include_traces) {
     const Snapshot taken = as_torch([&] { return plug_.snapshot(to_pool_id(pool), include_traces); });
@@ -344,7 +346,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return info;
   }
 
-  // `allocator`, or null: where the pool's segments come from.
+  // `allocator` supplies the pool's segments, or cachalot if it is null.
   void retain_pool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<cuda_caching::CUDAAllocator> allocator) {
     std::shared_ptr<SegmentProvider> provider;
     if (allocator) provider = std::make_shared<TorchSegments>(std::move(allocator));
@@ -366,7 +368,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
       if (recorder != nullptr) history.recorder = [recorder] { return Context(recorder()); };
       history.annotate = [] { return Annotations::of_this_thread().current(); };
       history.clear = clear;
-      // torch has no word for the last three, and counts its entries without them.
+      // torch has no actions for these three, so they must not take up its max_entries.
       history.skip = {Change::Action::synchronize, Change::Action::retry, Change::Action::empty_cache};
       for (const std::string& word : skip_actions) history.skip.push_back(to_action(word));
       plug_.record_history(history);
@@ -398,10 +400,10 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
   static void free_tensor(void* ptr) { the_one->free(ptr); }
-  // Memory allocated while caching was off. Another function, so that recordStream knows it.
+  // Frees memory allocated while caching was off. It is a function of its own, by which recordStream recognizes the memory.
   static void free_uncached_tensor(void* ptr) { the_one->free(ptr); }
 
-  // Calls the functions that are registered for the time before memory runs out (CUDA IPC has one).
+  // Calls the functions that torch has registered to free memory before it runs out (CUDA IPC has one).
   static bool run_torch_callbacks() {
     bool freed = false;
     for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
