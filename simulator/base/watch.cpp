@@ -23,9 +23,9 @@
 namespace cachalot::simulator {
 namespace {
 
-// The Python code that a thread runs, for call stacks.
+// --- the Python frames of a thread, for call stacks ---
 
-// Python's own, of which the last is not part of its API.
+// Functions of Python. The last one is not part of its API.
 struct Python {
   int (*is_initialized)() = nullptr;
   void* (*own_state)() = nullptr;
@@ -81,9 +81,9 @@ bool parse(std::string_view line, ScriptFrame& frame) {
   return true;
 }
 
-// A ScriptFrameProvider (cachalot/call_stack.h) that takes no lock: calls come from inside of allocators' locks, where the GIL
-// must not be waited for. It has Python write down the thread's frames as its faulthandler does, which needs no GIL. Pythons
-// that do not export that (3.13 and later) have no frames.
+// A ScriptFrameProvider (cachalot/call_stack.h) that takes no lock: its callers hold locks of allocators, and must not wait for
+// the GIL. Python writes the thread's frames into a file as its faulthandler does, which needs no GIL. Versions of Python that
+// do not export that function (3.13 and later) give no frames.
 // Requires: no two threads call it at once.
 std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   try {
@@ -101,10 +101,13 @@ std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   }
 }
 
+// --- breaches and leaks ---
+
 constexpr std::size_t kMostFrames = 12;  // of a stack, in a report
 constexpr std::size_t kMostBreaches = 100;
 
-// Calls that may only be made with what the program has. Others, cuMemGetAddressRange among them, are ways to ask.
+// Calls for which an invalid value is a breach: they need an object that the program has. Other calls, such as
+// cuMemGetAddressRange, may be made to find out whether an object exists.
 constexpr std::string_view kNeedsWhatItNames[] = {"cudaFree",   "cuMemFree",        "cuMemUnmap",
                                                   "cudaMemcpy", "cuMemAddressFree", "cuMemRelease"};
 
@@ -123,10 +126,10 @@ bool is_breach(const CudaError& failure) {
   }
 }
 
-// Libraries that keep what they have for as long as the process lives, on purpose.
+// Libraries that keep their objects until the process ends, on purpose.
 constexpr std::string_view kKeepers[] = {"libc10", "libtorch", "libcachalot"};
 
-// Returns the file of the innermost code that is not the simulator's; "" where it is not known.
+// Returns the file of the innermost code that is not the simulator's; "" if it is not known.
 std::string caller_of(const CallStack& stack) {
   for (const std::uintptr_t address : stack.return_addresses()) {
     Dl_info info{};

@@ -26,7 +26,7 @@ namespace cachalot::simulator {
 struct Breach {
   std::string text;
   CallStack stack;
-  CallStack other;  // of the other call, where two must not do what they do; empty otherwise
+  CallStack other;  // of the other call, if two conflict; empty otherwise
   std::uint64_t times = 0;
 };
 
@@ -35,8 +35,8 @@ enum class Owned : std::uint8_t { device_memory, pool_memory, physical_memory, p
 
 class Watch {
  public:
-  // Makes stacks be taken from now on. `tells_at_once`: each breach is written to standard error when it happens, and
-  // the objects left at the end; otherwise write() reports them.
+  // Records call stacks from now on. With `tells_at_once`, each breach goes to standard error when it happens, and the
+  // objects left at the end, too; otherwise write() reports them.
   void begin(bool tells_at_once);
   bool is_on() const { return is_on_; }
   // Breaches so far, also while it is off.
@@ -44,7 +44,7 @@ class Watch {
 
   // Notes a call's failure, if it is a breach.
   void note(const CudaError& failure);
-  // `other`: where the other call was.
+  // Notes a breach. `other` is the stack of the other call, if two conflict.
   void note(const std::string& text, const CallStack& other);
 
   void made(Owned kind, const void* object, int device, std::size_t bytes = 0);
@@ -53,9 +53,9 @@ class Watch {
   }
   void all_gone(int device);
 
-  // At the end of the process.
+  // Reports the objects that are left. To be called at the end of the process.
   void tell_what_is_left() const;
-  // The members "breaches", "leaks" and "kept" of an object.
+  // Writes the members "breaches", "leaks" and "kept" of an object.
   void write(JsonWriter& json) const;
 
  private:

@@ -18,12 +18,12 @@
 namespace cachalot::simulator {
 namespace {
 
-constexpr Address kPreferredAddress = Address{1} << 40;  // the same in every run, where it is free
+constexpr Address kPreferredAddress = Address{1} << 40;  // so that addresses are the same in every run, if it is free
 
-// Throws InvalidArgument when the host will not reserve that much.
+// Throws InvalidArgument if the system refuses to reserve `bytes`.
 AddressRange reserve_addresses(std::size_t bytes) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  const std::size_t mapped_bytes = bytes + kPhysicalUnit;  // so that an aligned start is in it
+  const std::size_t mapped_bytes = bytes + kPhysicalUnit;  // so that an aligned start fits
   void* start =
       mmap(reinterpret_cast<void*>(kPreferredAddress), mapped_bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
   if (start == MAP_FAILED) start = mmap(nullptr, mapped_bytes, PROT_NONE, kFlags, -1, 0);
@@ -34,7 +34,7 @@ AddressRange reserve_addresses(std::size_t bytes) {
   return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};
 }
 
-// Throws cudaErrorMemoryAllocation if that much is not free.
+// Takes memory of the device for the driver. Throws cudaErrorMemoryAllocation if `bytes` are not free.
 void take_for_driver(DeviceState& device, std::string_view what, std::size_t bytes) {
   SimulatedDevice& simulated = *device.simulated;
   if (simulated.take_for_driver(bytes)) return;
@@ -45,7 +45,7 @@ void take_for_driver(DeviceState& device, std::string_view what, std::size_t byt
   fail("cuDevicePrimaryCtxRetain", CudaCode::memory_allocation, "no memory for the context");
 }
 
-// Changes the memory held for the driver to `bytes`. Throws as take_for_driver; then it is unchanged.
+// Changes the memory held for the driver to `bytes`. Throws as take_for_driver does, and then changes nothing.
 void hold_for_driver(DeviceState& device, std::string_view what, std::size_t& held_bytes, std::size_t bytes) {
   bytes = round_up(bytes, kPhysicalUnit);
   if (bytes > held_bytes) take_for_driver(device, what, bytes - held_bytes);
@@ -153,7 +153,7 @@ DeviceState& Devices::at(int ordinal) {
   return *devices_[static_cast<std::size_t>(ordinal)];
 }
 
-// The host has one time, and each device its clock: a device takes over the time of the one used before it.
+// The host has one time, but each device has a clock of its own: it is set to the time of the device used before it.
 SimulatedDevice& Devices::on_clock(DeviceState& device) {
   if (&device != on_clock_) {
     const std::int64_t behind_ns = clock_ns() - device.simulated->clock_ns();
@@ -177,7 +177,7 @@ DeviceState& Devices::owner(const char* call, Address address) {
   return *device;
 }
 
-// No primary context has such an id.
+// The first id of a context that is not primary: ids of primary contexts are smaller.
 constexpr unsigned long long kFirstId = 1ull << 32;
 
 DeviceState& Contexts::current() {

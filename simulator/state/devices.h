@@ -149,7 +149,7 @@ class Contexts {
 
   // Returns the thread's device, and makes its primary context, as every call does that needs a device.
   DeviceState& current() CACHALOT_LOCKED;
-  // Returns the thread's current context. Null: it is a primary one, or there is none. Throws 709 if it was destroyed.
+  // Returns the thread's current context; null if that is a primary one, or there is none. Throws 709 if it was destroyed.
   Context* own() CACHALOT_LOCKED;
   // Throws cudaErrorDeviceUninitialized (the driver's CUDA_ERROR_INVALID_CONTEXT) if the thread has no current
   // context and the user's choice is this rule, or a stricter one.
