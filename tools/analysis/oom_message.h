@@ -1,4 +1,4 @@
-// Messages that memory ran out: of PyTorch since its beginning and of its backends, of other libraries, and of CUDA itself.
+// Reads out-of-memory messages: of all versions of PyTorch and its backends, of other libraries, and of CUDA itself.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace cachalot::tools {
 
-// The figures of a message. Sizes are in bytes, as exact as the message has them: two places behind the point. A figure that the
-// message does not have, or that cannot be true, is absent: 17179869184.00 GiB stands for an unknown value.
+// The figures of a message. Sizes are in bytes, as exact as in the message: two decimal places of a unit. A figure is absent
+// if the message does not have it, or if it cannot be true: 17179869184.00 GiB stands for an unknown value.
 struct OomMessage {
   // The cause that the words of a message name, beside its figures.
   enum class Says : std::uint8_t {
@@ -50,17 +50,18 @@ struct OomMessage {
   std::optional<std::uint64_t> largest_free_bytes;  // the largest free block that could be used
   std::optional<std::uint64_t> beside_bytes;        // of the framework, beside its allocator: Metal's other allocations
   std::optional<DeviceFacts::Process>
-      own_process;  // found among the processes by its bytes: in a container it has another number
+      own_process;  // found among the processes by its bytes, because its number differs in a container
   std::vector<DeviceFacts::Process> other_processes;
 };
 
-// Reads the messages of a log, those of several ranks as well, in their order, each once: the last kMostOfOne of a rank and device,
-// and the last kMostMessages of all. Throws InvalidArgument, which names `path`, where there is none.
 inline constexpr std::size_t kMostOfOne = 8;
 inline constexpr std::size_t kMostMessages = 64;
+
+// Reads the messages of a log, of one rank or several, in their order and without repetitions. Returns the last kMostOfOne of each
+// rank and device, and at most the last kMostMessages. Throws InvalidArgument, which names `path`, if there is none.
 std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path);
 
-// Adds the message's figures of its device to the facts of the history, where they do not have it.
+// Adds the message's figures of its device to the facts of the history, unless these already have such a figure.
 void add_facts(const OomMessage& message, History& history);
 
 }  // namespace cachalot::tools

@@ -50,7 +50,7 @@ double DeviceSample::unused_share() const {
 
 namespace {
 
-// Nothing for sums that the program has reset between.
+// Returns nothing if the program has reset its sums between the samples.
 std::optional<Rates> rates_between(const DeviceSample& before, const DeviceSample& now, double seconds) {
   const bool was_reset = now.allocations < before.allocations || now.frees < before.frees ||
                          now.allocated_sum_bytes < before.allocated_sum_bytes ||
@@ -87,18 +87,18 @@ void RateMeter::measure(Sample& sample) {
 
 namespace {
 
-constexpr std::size_t kMostPages = 4096;  // of one folder
-constexpr int kTries = 50;                // of reading a page that is being written
+constexpr std::size_t kMostPages = 4096;  // read from one folder
+constexpr int kTries = 50;                // to read a page that is being written
 constexpr std::string_view kPrefix = "cachalot.";
 
-// The greatest age of the figures of a process that cannot be asked whether it lives.
+// The greatest age of a page whose process is in another namespace, so that nothing shows whether it lives.
 constexpr std::int64_t kFreshNs = 10'000'000'000;
 
-// Why a page is not shown.
+// Thrown for a page that is not shown.
 struct Refused {
   std::string reason;
 };
-// The page was removed meanwhile: its process ended.
+// Thrown if the page was removed meanwhile, because its process ended.
 struct Gone {};
 
 bool is_page_name(std::string_view name) {
@@ -130,7 +130,7 @@ std::string fixed_text(const char (&text)[Size]) {
   return {text, strnlen(text, Size)};
 }
 
-// "00112233-4455-6677-8899-aabbccddeeff"
+// Returns text such as "00112233-4455-6677-8899-aabbccddeeff".
 std::string uuid_of(const unsigned char (&bytes)[16]) {
   std::string text;
   for (std::size_t i = 0; i < std::size(bytes); ++i) {
@@ -200,7 +200,7 @@ DeviceSample sample_of(const StatisticsPageDevice& device) {
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
-// One file, opened as that of a page.
+// An open file with a statistics page.
 class OpenPage {
  public:
   explicit OpenPage(const std::string& path) {
@@ -246,7 +246,7 @@ class OpenPage {
     if (!may_write_) return;
     const ssize_t written =
         pwrite(file_.number(), &interest, sizeof(interest), offsetof(StatisticsPageHeader, interest));
-    static_cast<void>(written);  // then the page is refreshed less often
+    static_cast<void>(written);  // if it fails, the page is refreshed less often
   }
 
  private:
@@ -288,7 +288,7 @@ bool is_alive(const StatisticsPageHeader& header) {
   return start && (header.process_start == 0 || *start == header.process_start);
 }
 
-// A page of one user that names another's process is a deceit. Where /proc hides the owner, it says root.
+// Refuses a page of one user that names the process of another: it is forged. Where /proc hides the owner, it says root.
 void require_owner(const OpenPage& page) {
   struct stat process {};
   const std::string folder = fmt::format("/proc/{}", page.header().process_id);
@@ -314,7 +314,7 @@ ProcessSample sample_of(OpenPage& page, const std::string& name) {
   return sample;
 }
 
-// Returns false if the page was that of a dead process, and is removed.
+// Reads a page into `processes`. Returns false if its process is dead: then the page is removed.
 bool read_page(const std::string& path, const std::string& name, std::vector<ProcessSample>& processes) {
   OpenPage page(path);
   if (page.header().process_id > 0x7fffffff)

@@ -1,5 +1,5 @@
 // A Sample is what all statistics pages say at one moment, and what NVML says of the GPUs. Sizes are in bytes; times in seconds
-// of Unix time, but for elapsed_s, which does not jump.
+// of Unix time, except for elapsed_s, which is of a monotonic clock.
 #pragma once
 
 #include <array>
@@ -113,7 +113,7 @@ struct Sample {
   std::optional<std::vector<GpuSample>> gpus;  // none without NVML
 };
 
-// A RateMeter compares each sample with the one before, and writes what each device did a second into it.
+// A RateMeter compares each sample with the one before, and writes the rates of each device into it.
 // Not thread-safe. Remembers the processes of the last sample.
 class RateMeter {
  public:
