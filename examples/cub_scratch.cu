@@ -1,5 +1,5 @@
-// Reduce, scan and sort by CUB in one scratch, which after the first round allocates nothing. Where kernels compute (on
-// a GPU, not on the simulated runtime) the results are checked, too.
+// CUB's sort, scan and reduce share one scratch, which allocates nothing after the first round. On a GPU, the results are
+// checked, too; kernels of the simulated runtime compute nothing.
 #include <cstdint>
 #include <cstdio>
 #include <cub/device/device_radix_sort.cuh>
@@ -33,7 +33,7 @@ cachalot::Address address_of(const cachalot::Allocation& memory) {
   return reinterpret_cast<cachalot::Address>(memory.get());
 }
 
-// Sorts, sums up what came out as it goes, and all of it.
+// Sorts `in`, and computes the prefix sums and the total of the sorted values.
 void round(cachalot::CubScratch& scratch, const Arrays& arrays) {
   std::uint32_t* const in = Arrays::of(arrays.in);
   std::uint32_t* const sorted = Arrays::of(arrays.sorted);
@@ -46,7 +46,7 @@ void round(cachalot::CubScratch& scratch, const Arrays& arrays) {
   scratch([&](void* temp, std::size_t& bytes) { return cub::DeviceReduce::Sum(temp, bytes, sorted, total, kCount); });
 }
 
-// 0, 1, 2, … from the largest down.
+// Returns kCount - 1, …, 2, 1, 0.
 std::vector<std::uint32_t> descending() {
   std::vector<std::uint32_t> values(kCount);
   std::iota(values.rbegin(), values.rend(), 0u);

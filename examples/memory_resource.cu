@@ -1,6 +1,6 @@
-// A function that takes any memory resource of CCCL for its scratch, and cachalot as that resource: after the first call the device
-// is asked for no more memory.
-#define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE  // for CUDA 13.0; newer ones do without
+// A function takes its scratch from any memory resource of CCCL; here cachalot is that resource. Only the first call requests
+// memory of the device.
+#define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE  // needed by CUDA 13.0 only
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -32,7 +32,7 @@ __global__ void square(float* values, int count) {
   if (i < count) values[i] *= values[i];
 }
 
-// Knows nothing of cachalot. The scratch begins at a multiple of 2 MiB.
+// Runs a kernel on scratch memory that begins at a multiple of 2 MiB, and returns whether it does. It has no code for cachalot.
 bool work(DeviceMemory memory, cudaStream_t stream) {
   constexpr int kCount = 1 << 20;
   constexpr std::size_t kAlignment = std::size_t{2} << 20;

@@ -1,5 +1,5 @@
-// Parts of a program that run in a process of their own, because they may crash or hang, or because what they look at is a process's
-// first use of CUDA.
+// Runs parts of a program in a process of their own, because they may crash or hang, or because they measure a process's first use
+// of CUDA.
 #pragma once
 
 #include <chrono>
@@ -10,21 +10,21 @@ namespace cachalot::gpu {
 
 struct ChildEnd {
   int exit_code = -1;  // -1: it did not exit
-  int signal = 0;      // that ended it
+  int signal = 0;      // the signal that ended it, or 0
   bool timed_out = false;
   std::string output;  // standard output and standard error
 
   bool succeeded() const { return exit_code == 0; }
-  // "exit status 1: what it said last", "signal 11", ...
+  // Returns "exit status 1: <its last line>", "signal 11", ...
   std::string text() const;
 };
 
-// Starts this program again with `--child <arguments>`, and waits; what takes longer than `limit` is killed. `inherited` is a file
-// descriptor that stays open there under the same number, or -1.
+// Starts this program again with `--child <arguments>`, and waits for it. A child that takes longer than `limit` is killed.
+// `inherited` is a file descriptor that stays open in the child under the same number, or -1.
 ChildEnd run_child(const std::vector<std::string>& arguments, std::chrono::seconds limit = std::chrono::seconds(60),
                    int inherited = -1);
 
-// A child that runs beside its parent. It is killed when this goes.
+// A child that runs beside its parent. The destructor kills it.
 class Child {
  public:
   explicit Child(const std::vector<std::string>& arguments, int inherited = -1);

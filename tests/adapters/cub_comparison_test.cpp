@@ -1,4 +1,4 @@
-// The replacement of CUB's allocator beside CUB's own: the same calls give the same results.
+// Compares the replacement of CUB's allocator with CUB's own: the same calls give the same results.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include "cachalot/caching_device_allocator.h"
 #include "tests/scale.h"
 
-// CUB's class asks for events, leaves cudaErrorNotReady as the runtime's last error, and returns it as the result of its next
-// call. It is compared without that mistake.
+// CUB's class queries events, leaves cudaErrorNotReady as the runtime's last error, and returns it as the result of its next
+// call. This replaces cudaEventQuery for it, so that the comparison is without that bug.
 static cudaError_t event_query_without_last_error(cudaEvent_t event) {
   const cudaError_t result = cudaEventQuery(event);
   if (result == cudaErrorNotReady) cudaGetLastError();
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t kLimit = 3 << 20;
 
-// Does each call with both and compares.
+// Makes each call with both allocators, and compares the results.
 class Both {
  public:
   explicit Both(int devices) {
@@ -55,7 +55,7 @@ class Both {
     const cudaError_t expected = cubs_.DeviceAllocate(device, &theirs, bytes, stream);
     EXPECT_EQ(cachalots_.DeviceAllocate(device, &ours, bytes, stream), expected);
     ASSERT_EQ(expected, cudaSuccess);
-    // A block that CUB's class has handed out before is one that ours has handed out before.
+    // If CUB's class reuses a cached block, ours reuses the block that was allocated and freed with it.
     const auto known = names_.find(theirs);
     if (known != names_.end() && known->second.is_cached) {
       EXPECT_EQ(ours, known->second.ours);

@@ -1,4 +1,4 @@
-// Pools that sleep: what goes back to the device, what stays, and what comes again.
+// Pools that sleep: the memory that goes back to the device, the addresses that stay, and the content that returns.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace cachalot {
 namespace {
 
-// Weights in a tag of their own, all of them handed out to the program but when they are asleep.
+// Weights of one tag. The program has all of them, except while they are asleep.
 struct Weights {
   explicit Weights(World& in_world, std::string of_tag = "weights") : world(in_world), tag(std::move(of_tag)) {}
 
@@ -66,7 +66,7 @@ struct Weights {
 
 const std::string kZeros(5, '\0');
 
-// --- going and coming -------------------------------------------------------------------------------------------------
+// --- sleeping and waking -------------------------------------------------------------------------------------------------
 
 TEST(SleepingTags, GiveTheirMemoryBackAndKeepTheirAddresses) {
   World world(checked(), "heap:pages");
@@ -178,7 +178,7 @@ TEST(SleepingTags, AreOfTheThreadThatBeganThem) {
   void* beside = nullptr;
   on_another_thread([&] {
     outside = world.allocate(10 * kMiB);
-    const Region theirs(world, "weights");  // both are in it now
+    const Region theirs(world, "weights");  // now both threads are in the tag
     beside = world.allocate(10 * kMiB);
   });
   {
@@ -186,7 +186,7 @@ TEST(SleepingTags, AreOfTheThreadThatBeganThem) {
     world.allocator.deallocate(world.allocate(4 * kMiB));
   }
   world.allocator.release_physical("weights");
-  EXPECT_EQ(world.reserved(), 14 * kMiB);  // the memory outside, and the cache
+  EXPECT_EQ(world.reserved(), 14 * kMiB);  // `outside`, and the free memory of the tag "cache"
   world.allocator.restore_physical("weights");
   for (void* ptr : {inside, outside, beside}) world.allocator.deallocate(ptr);
 }
@@ -270,7 +270,7 @@ TEST(WhileATagIsAsleep, NothingIsAllocatedFromIt) {
   World world(64 * kGiB, "heap:pages");
   Weights weights(world);
   weights.add(8 * kMiB);
-  world.allocator.deallocate(weights.add(3 * kMiB));  // there is a free block that would serve
+  world.allocator.deallocate(weights.add(3 * kMiB));  // a free block that would serve
   weights.live.pop_back();
   world.allocator.release_physical("weights");
   {
@@ -281,7 +281,7 @@ TEST(WhileATagIsAsleep, NothingIsAllocatedFromIt) {
       EXPECT_EQ(world.allocator.validate(), "");
     }
   }
-  world.allocator.deallocate(world.allocate(2 * kMiB));  // others go on
+  world.allocator.deallocate(world.allocate(2 * kMiB));  // other memory is still served
   world.allocator.restore_physical("weights");
   const Region region(world, "weights");
   world.allocator.deallocate(world.allocate(2 * kMiB));
@@ -580,9 +580,9 @@ TEST(SleepingTags, ComeAndGoWhileOtherThreadsAllocate) {
     EXPECT_EQ(world.allocator.validate(), "");
     try {
       world.allocator.restore_physical("weights");
-    } catch (const OutOfMemory&) {  // the others have it all
+    } catch (const OutOfMemory&) {  // the other threads have all memory
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(100));  // lets them have a turn
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // gives the other threads a turn
   }
   for (std::thread& thread : threads) thread.join();
   world.allocator.restore_physical("weights");

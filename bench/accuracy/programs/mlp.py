@@ -12,7 +12,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "prelu": nn.PReLU, "
 
 
 def widths(shape: str, inputs: int, outputs: int, depth: int) -> list[int]:
-    """Neurons of each hidden layer."""
+    """Returns the number of neurons of each hidden layer."""
     found, width = [], inputs
     step = (inputs - outputs) // depth
     for _ in range(depth + (shape == "bottleneck")):
