@@ -11,7 +11,7 @@
 namespace cachalot::bench {
 namespace {
 
-// `work` below so many more frames.
+// Runs `work` below `frames` more frames of the stack.
 template <typename Work>
 [[gnu::noinline]] void below(int frames, Work&& work) {
   if (frames > 0) {
@@ -19,7 +19,7 @@ template <typename Work>
   } else {
     work();
   }
-  benchmark::ClobberMemory();  // the call above is no tail call
+  benchmark::ClobberMemory();  // the call above is not a tail call
 }
 
 enum class Watch { off, detector, track };

@@ -102,7 +102,7 @@ bool publishes_by_environment() {
 // the C API. It takes no lock, throws nothing and calls nothing, so such a caller needs no stack frame.
 class CachedPath {
  public:
-  // Allocates as CachingAllocator::allocate; nullptr: that must serve.
+  // Allocates as CachingAllocator::allocate does, or returns null: then that must serve.
   CACHALOT_FAST_PATH static void* allocate(const CachingAllocator& allocator, std::size_t bytes, int device,
                                            Stream stream) {
     if (static_cast<unsigned>(device) >= allocator.unguarded_devices_.size()) [[unlikely]]

@@ -103,7 +103,7 @@ class FreedBlocks {
   void add(GuardedBlock block, const GuardCall& call);
   // Its memory is allocated from now on.
   void forget(const GuardedBlock& block);
-  // The one whose memory holds `at`, canaries included; nullptr: none is known.
+  // Returns the block whose memory, with its canaries, holds `at`, or null if none is known.
   const GuardedBlock* find(Address at) const;
 
   std::string validate() const;

@@ -178,7 +178,7 @@ void GuardFront::note_pool_refusal(int device, PoolId pool, std::string_view mes
   at(device).report_released_pool(pool, message);
 }
 
-// Blocks in quarantine are no allocations of the pool, for the user.
+// For the user, blocks in quarantine are not allocations of the pool.
 bool GuardFront::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) {
   at(device).drain();
   std::vector<void*> in_heap;

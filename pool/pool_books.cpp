@@ -95,7 +95,7 @@ std::size_t trim_slabs(PoolBooks& books, std::size_t keep) {
 void trim_above_high_water(PoolBooks& books) noexcept {
   const std::optional<std::size_t>& high_water = books.options.high_water;
   if (!high_water || books.closed || books.trimming || !books.memory.has_allocator()) return;
-  const std::size_t keep = *high_water - books.stacks.may_hold();  // so many more may become free unseen
+  const std::size_t keep = *high_water - books.stacks.may_hold();  // this number of slots may become free unseen
   if (as_signed(books.figures.slots()) - books.figures.live() <= as_signed(keep)) return;
   try {
     trim_slabs(books, keep);

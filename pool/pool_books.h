@@ -6,7 +6,7 @@
 // for every slot under the stream that the slot names; (4) a closed pool stays recalled, so that the release of its
 // last tensor takes the mutex and sees that it is the last, without a count on the fast path.
 //
-// Thread safety: the mutex is held, but for `memory`, which needs none. Operations let it go around calls of the
+// Thread safety: the mutex is held, except for `memory`, which needs none. Operations release it around calls of the
 // allocator and of the device; meanwhile one thread adds a slab (growing), and one removes slabs (trimming).
 #pragma once
 

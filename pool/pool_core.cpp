@@ -71,7 +71,7 @@ bool PoolSearch::captures() {
   return *captures_;
 }
 
-// No memory is no error here: a free slot and a wait on the GPU are better than no tensor.
+// A lack of memory is not an error here: a free slot and a wait on the GPU are better than no tensor.
 bool PoolSearch::grow_instead_of_waiting() {
   if (books_.options.other_stream != OtherStream::other_slot) return false;
   try {
@@ -209,7 +209,7 @@ const TensorPoolOptions& PoolCore::check(const TensorPoolOptions& options) {
   return options;
 }
 
-// The stack's owner comes last: a pool whose construction fails is no owner.
+// The stack's owner comes last: a pool whose construction fails is not an owner.
 PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std::shared_ptr<CachingAllocator> owned,
                    CachingAllocator& allocator, std::shared_ptr<PoolBudget> budget)
     : spec_(spec),

@@ -45,7 +45,7 @@ class PoolSearch {
   PoolSearch(PoolBooks& books, StreamKey stream, IfNone if_none, Deadline deadline)
       : books_(books), stream_(stream), if_none_(if_none), deadline_(deadline) {}
 
-  // Returns a slot that is the stream's to use now, and counts it as acquired; nullptr: there was none in time. To be
+  // Returns a slot that the stream may use now, and counts it as acquired; or null if there was none in time. To be
   // called once. After an error the pool is as before.
   PoolSlot* run() CACHALOT_EXCLUDES(books_.mutex);
 

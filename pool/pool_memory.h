@@ -55,7 +55,7 @@ class PoolStreams {
   // A stream that is not immortal.
   struct Mortal {
     Stream handle = nullptr;
-    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null: it lives
+    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null while it lives
   };
 
   // Returns nullopt for a stream that has ended and whose work is done.

@@ -31,7 +31,7 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
   void charge(std::size_t bytes, int device) override;
   void refund(std::size_t bytes) noexcept override { held_.fetch_sub(bytes); }
 
-  // nullptr: there is none yet. Counts as a use.
+  // Returns the pool of the spec, or null if there is none yet. Counts as a use.
   TensorPool* find(const TensorSpec& spec);
   // Or the one that another thread has made meanwhile.
   TensorPool& add(std::unique_ptr<TensorPool> pool);

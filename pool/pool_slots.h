@@ -72,7 +72,7 @@ struct PoolSlab {
 // stream's.
 class FreeSlots {
  public:
-  // Makes places for so many more slots of the stream. Throws std::bad_alloc.
+  // Makes places for `slots` more slots of the stream. Throws std::bad_alloc.
   void reserve(StreamKey stream, std::size_t slots);
   void unreserve(StreamKey stream, std::size_t slots);
   std::size_t reserved(StreamKey stream) const;
@@ -81,7 +81,7 @@ class FreeSlots {
   // Requires: a place for each is reserved.
   void push(PoolSlot& slot);
   void push(std::span<PoolSlot* const> slots);
-  // Returns the slot that came last; nullptr: none.
+  // Returns the slot that came last, or null.
   PoolSlot* pop(StreamKey stream);
   PoolSlot* pop_any();
   // Moves the slots of the stream that came last to the front of `places`, in the order in which they came. Returns how
@@ -178,7 +178,7 @@ class PoolFigures {
   std::string first_broken_rule() const;
 
  private:
-  PoolStats stats_;  // but for `hits` and `live`
+  PoolStats stats_;  // without `hits` and `live`
   std::uint64_t first_uses_ = 0;
   std::int64_t live_ = 0;
 };

@@ -42,8 +42,8 @@ class alignas(kCacheLine) SlotStack : public Recallable {
   // Any thread. A stack with more slots keeps them until its thread's next release, or a recall.
   void set_limit(std::uint32_t limit) { limit_.store(limit, std::memory_order_relaxed); }
 
-  // Takes the slot on top out for the thread, if it was last used on the stream and can be handed out as it is; nullptr:
-  // nothing has changed.
+  // Takes the slot on top out for the thread, if it was last used on the stream and can be handed out as it is.
+  // Otherwise changes nothing and returns null.
   CACHALOT_FAST_PATH PoolSlot* acquire(StreamKey stream) {
     const std::uint32_t count = this->count();
     if (count == 0) [[unlikely]]
@@ -134,12 +134,12 @@ class OwnStack {
   // takes.
   void remove_owner() const { Parts::remove_owner(pool_); }
 
-  // Returns the slot on top, if it was last used on the stream and can be handed out as it is; nullptr: see elsewhere.
+  // Returns the slot on top, if it was last used on the stream and can be handed out as it is; otherwise null.
   CACHALOT_FAST_PATH PoolSlot* try_pop(StreamKey stream) const;
   // Returns false if there is no stack, or no place.
   CACHALOT_FAST_PATH bool try_push(PoolSlot& slot) const;
 
-  // Returns the thread's stack, which is the one last used from now on; nullptr: the thread has none.
+  // Returns the thread's stack, which is the one last used from now on, or null if it has none.
   SlotStack* find() const { return is_last_used() ? last_used_.stack : look_up(); }
   // Returns whether the thread's stack is the one last used.
   bool is_last_used() const { return last_used_.pool == pool_; }
@@ -171,7 +171,7 @@ class ThreadStacks {
   ThreadStacks(const OwnStack& own, FreeSlots& free, std::optional<std::size_t> high_water)
       : own_(own), free_(free), high_water_(high_water) {}
 
-  // Returns the calling thread's stack, which is made when first needed; nullptr: for a thread that is ending, if there
+  // Returns the calling thread's stack, which is made when first needed; null for a thread that is ending, if there
   // is no host memory for one, and without asymmetric fences.
   SlotStack* own() {
     SlotStack* const mine = own_.find();

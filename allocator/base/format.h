@@ -55,7 +55,7 @@ struct Placeholder {
   Form form = Form::plain;
   std::size_t number = 0;  // digits or bytes
 
-  // Reads what stands between the braces; throws (which does not compile) where that is no placeholder.
+  // Reads the text between the braces. Throws, which does not compile, if it is not a placeholder.
   static constexpr Placeholder read(std::string_view spec);
   template <typename Argument>
   static constexpr bool fits(Form form);

@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kNodesBytes = 256 * kKiB;  // of the reserve, for what does not grow with the tables
 constexpr std::size_t kTablesThatGrow = 4;       // each by the size of the largest one
 
-// Null: there is none. A program may have replaced operator new, but not the form that throws nothing.
+// Returns memory of the system, or null if it has none. Uses the operator new that throws, because a program may have
+// replaced it alone.
 void* system_memory(std::size_t bytes, std::size_t alignment) noexcept {
   try {
     if (alignment <= alignof(std::max_align_t)) return ::operator new(bytes);

@@ -16,7 +16,7 @@ std::byte* aligned(std::byte* next, std::size_t alignment) {
   return next + (round_up(start, alignment) - start);
 }
 
-// A range of addresses without memory; nullptr: there is no room for it.
+// Returns a range of addresses without memory, or null if there is no room for it.
 std::byte* reserve(std::size_t bytes) {
   void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return range == MAP_FAILED ? nullptr : static_cast<std::byte*>(range);

@@ -31,7 +31,7 @@ bool has_asymmetric_fences();
 inline void light_fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 void heavy_fence();
 
-// For tests: heavy_fence calls it first. nullptr: nothing is called. No thread calls heavy_fence meanwhile.
+// For tests: heavy_fence calls `hook` first, unless it is null. No thread calls heavy_fence meanwhile.
 void set_heavy_fence_hook(void (*hook)());
 
 // A Recallable is used by one thread without a lock, and others may take it from that thread: a cache, a stack.
@@ -142,7 +142,7 @@ class ThreadParts {
 
   // Returns whether the thread is past the point where it gave everything back.
   static bool has_ended() { return ended_; }
-  // nullptr: it has no part in this owner. It has not ended.
+  // Returns the calling thread's part in this owner, or null if it has none. Requires: the thread has not ended.
   static Part* find(std::uint64_t owner) {
     for (const auto& [id, part] : of_this_thread().parts_) {
       if (id == owner) return part;

@@ -130,10 +130,10 @@ class BlockHeap {
 
   // First blocks of all segments, by address.
   const Map<Address, Block*>& segments() const { return segments_; }
-  // The segment an address lies in; nullptr: none.
+  // Returns the segment that holds the address, or null.
   Block* segment_at(Address address) const;
 
-  // The block of a segment an address lies in; nullptr: none.
+  // Returns the block of a segment that holds the address, or null.
   Block* block_at(Address address) const;
 
   // From now on, and before the first range.

@@ -35,7 +35,7 @@ class PageMap {
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
-  // The block last handed out at `address`, as far as this map knows: to be checked by the caller. nullptr: none.
+  // Returns the block that this map has last seen handed out at `address`, or null. The caller checks it.
   CACHALOT_FAST_PATH Block* find(Address address) const {
     if (address >> kAddressBits != 0) [[unlikely]]
       return nullptr;
@@ -95,7 +95,7 @@ class PageMap {
   // Block::map_place: where the entry of a block was written; it may have been moved down since.
   enum Place : unsigned { kNowhere, kInNode, kInTable, kInLeaf };
   // A block of at least these bytes, handed out again, is still where its entry was written. For another's entry to
-  // replace it, both would have to start in one slot, neither smaller than it: but a block keeps its address for life,
+  // replace it, both would have to start in one slot, neither smaller than it: but a block never changes its address,
   // and whatever comes to lie beside one of at least a slot's size starts in another slot, or is smaller and goes a
   // level down, together with the entry it finds. (BlockHeap::cut makes a block smaller that is not handed out: it
   // forgets its place.)

@@ -28,7 +28,7 @@ class HotCache {
   CACHALOT_FAST_PATH static bool is_of(std::uint64_t caches) { return hot_.caches == caches; }
 
   // These three require that is_of() is true for the caches of the device, and that the caches are open.
-  // Returns a block for `bytes` in [1, SizeClass::kLargestBytes]. nullptr: ask ThreadCaches.
+  // Returns a block for `bytes` in [1, SizeClass::kLargestBytes], or null: then ask ThreadCaches.
   CACHALOT_FAST_PATH static void* allocate(std::size_t bytes, StreamKey stream);
   // Takes the block that was handed out from a cache at `ptr`. Returns false if nothing was done: then ask
   // ThreadCaches.

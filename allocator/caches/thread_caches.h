@@ -40,8 +40,8 @@ CACHALOT_BEGIN
 class ThreadCaches : public HostObject {
  public:
   enum class Which { all, of_others_with_blocks };
-  // Holds caches, for the holder of the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
-  // The holder's own need not be held. Null: there are none.
+  // Keeps threads away from their caches, for the holder of the mutex: meanwhile they go to the heap instead, and wait.
+  // The holder's own cache may be left out. `caches` is null if there are none.
   class Recall {
    public:
     explicit Recall(const ThreadCaches* caches, Which which = Which::all) CACHALOT_HELD;
@@ -80,7 +80,7 @@ class ThreadCaches : public HostObject {
   // Returns the number by which HotCache knows these caches: never another's.
   std::uint64_t id() const { return id_; }
 
-  // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
+  // Returns a block for `bytes` in [1, SizeClass::kLargestBytes], or null: then the heap must serve.
   void* allocate(std::size_t bytes, StreamKey stream);
   // Returns false if `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
@@ -98,7 +98,7 @@ class ThreadCaches : public HostObject {
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is
   // no host memory for one.
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
-  // nullptr: this thread has none.
+  // Returns the calling thread's cache, or null if it has none.
   ThreadCache* of_this_thread() const { return HotCache::is_of(id_) ? &HotCache::get().owner : find_registered(); }
   // Ends the caches of a stream that has ended, or whose memory has gone: none of its blocks stay cached. If it comes
   // again, it has caches again.

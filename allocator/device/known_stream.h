@@ -66,7 +66,7 @@ inline bool is_legacy(Stream handle) { return reinterpret_cast<std::uintptr_t>(h
 // cudaStreamPerThread: a stream of its own in each thread.
 inline bool is_per_thread(Stream handle) { return reinterpret_cast<std::uintptr_t>(handle) == 2; }
 
-// Returns which stream has the handle now. The default stream is immortal, as all are where `immortal` says so, but for
+// Returns which stream has the handle now. The default stream is immortal, as all are where `immortal` says so, except for
 // cudaStreamPerThread. Where the device cannot tell streams apart (Device::stream_id), all are taken to be immortal.
 // Throws InvalidArgument where the device knows no such stream.
 KnownStream identify(Device& device, Stream handle, bool immortal);

@@ -288,7 +288,7 @@ bool PageDriver::has_orphans(const PrivatePool& pool, const Held& held) const {
   });
 }
 
-// Throws CudaError; what the device does not take back even now stays noted.
+// Throws CudaError. Memory that the device still refuses to take back stays noted.
 void PageDriver::free_orphan(Orphan orphan, Growing& growing) {
   try {
     for (; !orphan.views.empty(); orphan.views.pop_back()) {

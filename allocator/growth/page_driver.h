@@ -91,7 +91,7 @@ class PageDriver {
   void adopt_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
   // Blocks the addresses of memory that the device is about to take back.
   void block_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
-  // Returns an orphan to the device. Throws CudaError; what the device still refuses stays noted.
+  // Returns an orphan to the device. Throws CudaError; an orphan that the device still refuses stays noted.
   void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
   void free_orphans(Growing& growing) CACHALOT_GROWING;
   bool has_orphans(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;

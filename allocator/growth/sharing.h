@@ -47,8 +47,8 @@ class ExportedHandles {
   std::uint32_t newest_ = 0;
 };
 
-// Memory of other processes. Each opening has to be closed; what the device refuses to close is closed later, by the
-// next call that closes.
+// Memory of other processes. Each opening has to be closed. If the device refuses to close one, the next call that
+// closes does so.
 class ImportedMemory {
  public:
   explicit ImportedMemory(Device& device) : device_(device) {}

@@ -16,7 +16,7 @@ void SleepingPools::require_pages(const char* call) const {
                    to_string(heap_));
 }
 
-// nullptr: there is no such pool.
+// Returns the pool, or null if it does not exist.
 PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const Held& held) const {
   require_pages(call);
   PrivatePool* const pool = pools_.find(id, held);

@@ -123,7 +123,7 @@ class PendingFrees {
   // Frees the blocks whose work is done. Requires that no stream captures, since events may not be queried then. Throws
   // CudaError; nothing is lost.
   void reclaim(Held& held) CACHALOT_HELD;
-  // Waits for the frees of one pool, or of all (null). Returns false if none was waiting. Throws as reclaim.
+  // Waits for the frees of one pool, or of all (null). Returns false if none was waiting. Throws as reclaim does.
   bool synchronize(const PrivatePool* only, Held& held) CACHALOT_HELD;
   // Records the events that later frees will wait for, before the stream ends.
   void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;

@@ -143,7 +143,7 @@ Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
   return high;
 }
 
-// [begin, end) of a free block, by itself and claimed; what lies beside it stays free.
+// Claims [begin, end) of a free block as a block of its own. The rest of the block stays free.
 Block& PageHeap::isolate(PageRange& range, Block& block, Address begin, Address end) {
   const std::uint32_t epoch = block.bin.epoch;
   heap_.claim(block);

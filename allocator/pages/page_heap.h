@@ -44,10 +44,10 @@ class Gaps {
   const BlockAt& operator[](std::size_t index) const { return gaps_[index]; }
   // The index of the first gap that begins at the address or behind it; count(): none does.
   std::size_t first_from(Address address) const;
-  // The last gap that begins at the address or before it; nullptr: none does.
+  // Returns the last gap that begins at the address or before it, or null.
   Block* last_until(Address address) const;
 
-  // The gap that holds the address, or else the first behind it; nullptr: there is none.
+  // Returns the gap that holds the address, or else the first behind it, or null.
   Block* at_or_behind(Address address) const;
 
   // A gap is there, in place of those that were within its addresses.
@@ -104,7 +104,7 @@ struct PageRange {
   const PrivatePool* owner = nullptr;  // null: the default pool
   Vector<PageId> shown;                // by slot: the page mapped there; beyond its end none
   Address top = 0;                     // nothing was ever mapped from here on
-  Block* tail = nullptr;               // the gap at the end; null: none
+  Block* tail = nullptr;               // the gap at the end, or null
   Gaps gaps;
   Address next_gap = 0;  // where the last search of a part of them ended
 
@@ -114,7 +114,7 @@ struct PageRange {
 // The home of a page that leaves it.
 struct PageHome {
   Address address;
-  Block* holder;  // as in BackingPlan::holders; null: to be looked up
+  Block* holder;  // as in BackingPlan::holders, or null before it is looked up
 };
 
 // The plan that gives a request its memory. All addresses but begin and end are multiples of a page.

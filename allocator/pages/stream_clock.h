@@ -6,7 +6,7 @@
 // may be unmapped. It is ordered before another stream when that stream waits for such an event: then it is that
 // stream's, too.
 //
-// A request waits only for events that were recorded before it came: one recorded for it would stand behind all that the other
+// A request waits only for events that were recorded before it came: one recorded for it would follow all work that the other
 // stream has queued since, which may never end before the waiting stream goes on (an NCCL receive).
 //
 // Not thread-safe: see PageHeap.

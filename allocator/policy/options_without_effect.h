@@ -53,7 +53,7 @@ inline const AcceptedOption& accepted_without_effect(std::string_view name) {
   return *std::ranges::find_if(kAcceptedWithoutEffect, [&](const auto& option) { return option.is_named(name); });
 }
 
-// Prints options_without_effect on standard error, each sentence once per process; what `before` has already is not told.
+// Prints options_without_effect on standard error, each sentence once per process, without those that hold for `before`, too.
 // Thread-safe.
 void warn_of_options_without_effect(const Options& options, const Options& before = {});
 

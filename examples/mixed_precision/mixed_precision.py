@@ -63,7 +63,7 @@ def check(shape: training.Shape, measured: dict[str, dict[str, int]], copies: di
 
 def check_activations(relations: table.Relations, shape: training.Shape, single: dict[str, int], mixed: dict[str, int],
                       copied: int) -> None:  # fmt: skip
-    """Autocast's are less, but for its copies of weights and for the loss, which keeps its scores in both types."""
+    """Autocast's bytes are fewer, except for its copies of weights and for the loss, which keeps its scores in both types."""
     scores = shape.batch * shape.length * shape.words
     single_rest = single["activations"] - scores * torch.float32.itemsize
     mixed_rest = mixed["activations"] - scores * (torch.float32.itemsize + torch.bfloat16.itemsize) - copied

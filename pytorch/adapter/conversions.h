@@ -187,7 +187,7 @@ inline std::vector<TraceEntry> to_torch(const std::vector<Change>& trace) {
   return entries;
 }
 
-// Throws InvalidArgument for a word that is no action.
+// Throws InvalidArgument for a word that is not an action.
 inline Change::Action to_action(std::string_view word) {
   using Action = Change::Action;
   for (int i = 0; i <= static_cast<int>(Action::annotate); ++i) {

@@ -37,8 +37,8 @@ CACHALOT_EXPORT void cachalot_release_pool(int device, std::pair<unsigned long l
 // the caller's mistake, -1 any other error.
 // Options on top of all others (options.h has the grammar), in place of those given before.
 CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, std::size_t capacity);
-// torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
-// is left out with a line on stderr.
+// torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before. Settings that cachalot does not
+// know are left out, with a line on stderr.
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity);
 // Sets whether the calling thread's allocations from now on lie in one physical handle each. Returns whether they did: 0
 // or 1.

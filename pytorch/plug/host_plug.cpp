@@ -29,7 +29,7 @@ namespace {
 
 // The buffers of pinned memory that a captured graph may use.
 //
-// HostPools remember the buffers of private pools. A copy in a graph is no work that an event could mark: it is done with
+// HostPools remember the buffers of private pools. A copy in a graph is not work that an event could mark: it is done with
 // each replay. So a buffer that a stream has used stays as it is, when it was freed, until its pool has no users.
 // Thread-safe.
 class HostPools {
@@ -168,7 +168,7 @@ class HostMemory final : public HostPlug, public ForkAware {
   Snapshot snapshot() const override { return made() == nullptr ? Snapshot{} : made()->cache().snapshot(); }
 
   // Limits the bytes that are pinned, from now on or, before the first use, from then on. If more is pinned now, buffers that
-  // are not in use go back, which waits for streams. Throws as PinnedHostAllocator::set_limit.
+  // are not in use go back, which waits for streams. Throws as PinnedHostAllocator::set_limit does.
   void set_limit(std::size_t bytes) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -265,7 +265,7 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// Returns at least `bytes` bytes of pinned memory; null for 0 bytes, which is no failure, and on failure: the calling thread then
+// Returns at least `bytes` bytes of pinned memory; null for 0 bytes, which is not a failure, and on failure: the calling thread then
 // asks cachalot_library_last_error (library_hooks.cpp). The first call of the process pins through GPU `device`.
 CACHALOT_EXPORT void* cachalot_pinned_malloc(std::size_t bytes, int device) {
   if (bytes == 0) return nullptr;

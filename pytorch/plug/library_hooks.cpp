@@ -280,7 +280,7 @@ CACHALOT_EXPORT int cachalot_plug_library(const char* name, LibraryMemory** libr
   });
 }
 
-// Returns `bytes` bytes on `device` for work on `stream`; null for 0 bytes, which is no failure, and on failure.
+// Returns `bytes` bytes on `device` for work on `stream`; null for 0 bytes, which is not a failure, and on failure.
 CACHALOT_EXPORT void* cachalot_library_malloc(LibraryMemory* library, std::size_t bytes, int device, Stream stream) {
   return kept_errors<void*>(nullptr, [&] { return required(library).allocate(bytes, device, stream); });
 }
@@ -366,7 +366,7 @@ namespace {
 
 constexpr int kFastCall = 0x0080;  // METH_FASTCALL of Python's methodobject.h
 
-// An int's value as an address; false with an exception raised in Python if it is no int, or too large.
+// An int's value as an address; false with an exception raised in Python if it is not an int, or too large.
 bool read(const Python& python, PythonObject* number, void*& value) {
   value = python.as_pointer(number);
   return value != nullptr || python.raised() == nullptr;

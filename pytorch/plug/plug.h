@@ -3,8 +3,8 @@
 //
 // The library keeps the allocator to itself (hidden symbols, so that it never meets another copy of cachalot in the
 // process) and exports one function, cachalot_plug, that returns this interface. Methods mean what CachingAllocator's
-// methods of the same names mean; caching_allocator.h has their contracts. A Forwarded is such a method itself; what is
-// virtual has a rule of its own here, or is not the allocator's. Errors are cachalot's own (errors.h): their
+// methods of the same names mean; caching_allocator.h has their contracts. A Forwarded is such a method itself; a
+// virtual method has a rule of its own here, or is not the allocator's. Errors are cachalot's own (errors.h): their
 // types are in headers alone, so they cross from one library to the other.
 // Thread safety: as CachingAllocator. The object lives until the process ends.
 #pragma once
@@ -54,8 +54,8 @@ class Plug {
   // Applies torch's own configuration. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
   // first use of memory it is what the allocator starts with, later it takes effect at once.
   virtual void configure(const Options& torch_options) = 0;
-  // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it comes first, but for
-  // has_virtual_memory.
+  // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it is called first,
+  // except for has_virtual_memory.
   virtual void start() = 0;
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;

@@ -66,7 +66,7 @@ class Registry {
     }
   }
 
-  // One for which is_it(object); null: there is none.
+  // Returns an object for which is_it(object) is true, or null.
   template <typename IsIt>
   Object* find_if(IsIt&& is_it) {
     for (auto& [key, object] : objects_) {

@@ -74,7 +74,7 @@ struct ThreadState {
   Answer answer;
   AskedStream asked;                     // by cudaStreamGetId, last
   InlineStack<CUcontext, 64> contexts;   // pushed, below the current one
-  InlineStack<LaunchShape, 8> launches;  // one, but for launches in the arguments of launches
+  InlineStack<LaunchShape, 8> launches;  // one, except for launches in the arguments of launches
 };
 // Static destructors of the program still call.
 static_assert(std::is_trivially_destructible_v<ThreadState>);

@@ -74,7 +74,7 @@ void SimulatedStream::count_event(std::int64_t now_ns, std::int64_t done_ns) {
     ++completed_;
   } else if (!pending_.empty() && pending_.back().done_ns == done_ns) {
     ++pending_.back().events;
-  } else {  // last, but for events of an earlier stream of this name
+  } else {  // last, except for events of an earlier stream of this name
     const auto later = [&](const Completions& pending) { return pending.done_ns > done_ns; };
     pending_.insert(std::find_if(pending_.begin(), pending_.end(), later), {done_ns, 1});
   }

@@ -9,7 +9,7 @@ using namespace cachalot::simulator;
   extern "C" __attribute__((visibility("default"))) CUresult older_##name(__VA_ARGS__) __asm__(#name); \
   CUresult older_##name(__VA_ARGS__)
 
-// The newest form with its first `count` parameters; what follows stands for those that the older one lacks.
+// The newest form with its first `count` parameters; the rest stand for those that the older one lacks.
 #define FIRST_PARAMETERS_FORM(count, name, ...)                               \
   extern "C" __attribute__((visibility("default")))                           \
   CUresult older_##name(CACHALOT_PARAMETERS_##count(name)) __asm__(#name);    \

@@ -149,7 +149,7 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint64_t pattern, std
   });
 }
 
-// Returns the device of a context, null being the current one; -1, which is no device, where there is none.
+// Returns the device of a context (null: of the current one), or -1 if there is none.
 int device_of(CUcontext context) {
   CUdevice device = -1;
   return cuCtxGetDevice_v2(&device, context) == CUDA_SUCCESS ? device : -1;

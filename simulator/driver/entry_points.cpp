@@ -39,7 +39,7 @@ struct Found {
 
 bool is_function_of_driver(std::string_view name) { return name.starts_with("cu") && !name.starts_with("cuda"); }
 
-// The newest form of those that are not newer than `version`; they stand behind each other, the oldest first. A name with
+// The newest form of those that are not newer than `version`; they follow each other, the oldest first. A name with
 // its form, cuMemAlloc_v2, and one that the tables of CUDA 13.0 do not have are looked up as they are.
 Found find_entry_point(const char* name, unsigned int version) {
   const auto is_named = [&](const Form& form) { return form.name == name; };

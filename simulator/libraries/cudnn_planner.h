@@ -97,7 +97,7 @@ std::size_t cudnn_version();
 // Returns what cuDNN would read of such a device, in the format of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION.
 std::string cudnn_device_properties(const Config& config);
 
-// Notes that a plan was executed. Null: its workspace is not known and counts as 0.
+// Notes that a plan was executed. If `workspace_bytes` is null, its workspace is not known and counts as 0.
 void note_cudnn_execution(const std::int64_t* workspace_bytes);
 // null, or an object: version, executions, planned (all workspaces are known), largest_workspace_bytes.
 void write_cudnn_use(JsonWriter& json);

@@ -183,7 +183,7 @@ void describe(const RecurrentParameter& parameter, int type, TensorShape& shape)
   shape = {type, 3, {1, parameter.rows, parameter.columns}, {parameter.rows * parameter.columns, parameter.columns, 1}};
 }
 
-// A parameter that the network does not have is no address, in an empty shape.
+// A parameter that the network does not have is given as a null address and an empty shape.
 void give(const std::optional<RecurrentParameter>& parameter, int type, const char* weights, TensorShape* shape,
           const void** address) {
   if (shape != nullptr) {

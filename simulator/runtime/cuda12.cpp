@@ -33,7 +33,7 @@ struct PointerAttributes12 {
 };
 static_assert(sizeof(PointerAttributes12) == 24);
 
-// cudaDeviceProp: CUDA 13 removed the fields whose names stand behind an underscore here; the others have CUDA's names.
+// cudaDeviceProp: CUDA 13 removed the fields whose names begin with an underscore here; the others have CUDA's names.
 struct DeviceProp12 {
   char name[256];
   CUuuid uuid;

@@ -10,8 +10,8 @@ using namespace cachalot::simulator;
 
 namespace {
 
-// Copies handles of nodes out, in CUDA's manner: with no array, only the count is asked for; what is beyond the end of
-// the list is set to null.
+// Copies handles of nodes out, in CUDA's manner: with no array, only the count is asked for; elements beyond the end
+// of the list are set to null.
 cudaError_t give_nodes(const Nodes& nodes, cudaGraphNode_t* handles, std::size_t* count) {
   if (handles) {
     for (std::size_t i = 0; i < *count; ++i) handles[i] = i < nodes.size() ? Graphs::handle(*nodes[i]) : nullptr;

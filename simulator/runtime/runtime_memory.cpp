@@ -1,4 +1,4 @@
-// The runtime's functions about memory: device, pinned, managed; copies and fills; what a pointer is.
+// The runtime's functions about memory: device, pinned, managed; copies and fills; attributes of pointers.
 #include <cstring>
 
 #include "simulator/device/address_space.h"
@@ -41,7 +41,7 @@ void pass_time_of(Process& process, int device, DeviceCall call, std::size_t byt
   process.devices().on_clock(device).advance(static_cast<std::int64_t>(us * 1000));
 }
 
-// A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
+// A copy is work on its stream, but its bytes move at the call. A graph gets the work alone.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes,
                     const char* call) {
   process.virtual_memory().sleeping().require_awake(call, from, bytes);

@@ -93,10 +93,10 @@ class Pools {
   // Destroys the device's pools. Memory allocated from them goes with the device's memory.
   void destroy_all(DeviceState& device) CACHALOT_LOCKED;
 
-  // Null: out of memory.
+  // Returns null if memory runs out.
   void* malloc(MemoryPool& pool, StreamState& stream, std::size_t bytes) CACHALOT_LOCKED;
   cudaError_t free(Address address) CACHALOT_LOCKED;
-  // Returns the block of any pool that is handed out at the address. Null: there is none.
+  // Returns the block of any pool that is handed out at the address, or null.
   const Block* find(Address address) const CACHALOT_LOCKED;
 
   void trim(MemoryPool& pool, std::size_t to_bytes) CACHALOT_LOCKED;

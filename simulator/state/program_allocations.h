@@ -52,7 +52,7 @@ class Allocations {
         writes_(writes),
         host_functions_(host_functions) {}
 
-  // Null: out of memory.
+  // Returns null if memory runs out.
   void* malloc(DeviceState& device, std::size_t bytes) CACHALOT_LOCKED;
   // Throws cudaErrorInvalidValue for an address of no device.
   void free(const char* call, Address address) CACHALOT_LOCKED;
@@ -61,7 +61,7 @@ class Allocations {
   void* malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) CACHALOT_LOCKED;
   void free_of_nccl(NcclMemory whose, Address address) CACHALOT_LOCKED;
 
-  // Pinned or managed memory. Null: the host has not that much.
+  // Returns pinned or managed memory, or null if the host does not have that much.
   void* malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;
   // Returns false if no range of this kind starts there.
   bool free_host(HostRange::Kind kind, void* start) CACHALOT_LOCKED;

@@ -47,7 +47,7 @@ class Streams {
   void destroy_all(std::uint64_t thread) CACHALOT_LOCKED;
   void destroy_all(DeviceState& device) CACHALOT_LOCKED;
 
-  // Calls visit(stream) for each blocking stream of the legacy stream's context, but for itself.
+  // Calls visit(stream) for each blocking stream of the legacy stream's context, except for itself.
   template <typename Visit>
   void for_each_blocking(const StreamState& legacy, Visit&& visit) CACHALOT_LOCKED {
     const auto visit_blocking = [&](StreamState& stream) {

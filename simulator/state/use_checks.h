@@ -44,10 +44,10 @@ class MemoryUses {
   // Adds a use by the launch that was counted last.
   void add(MemoryUse use, const StreamOrder& order);
   // Returns a use of the range that is underway at `now_ns` and may not meet one by the stream: it or that one writes, and
-  // it does not come before. Null: none.
+  // it does not come before. Returns null if there is none.
   const MemoryUse* find_unordered(const AddressRange& range, bool writes, const StreamOrder& order,
                                   std::int64_t now_ns);
-  // Returns a use of the range that is underway at `now_ns`, in whatever order. Null: none.
+  // Returns a use of the range that is underway at `now_ns`, in whatever order, or null.
   const MemoryUse* find_pending(const AddressRange& range, std::int64_t now_ns);
   // The memory has another owner from now on.
   void forget(const AddressRange& range);

@@ -68,7 +68,7 @@ TEST(AnAlignedAllocation, LiesInAFreeBlockThatJustHasTheRoom) {
   EXPECT_EQ(world.reserved(), held);
 }
 
-// Holes of 1 KiB at addresses that are no multiples of 4 KiB: more than are looked at first.
+// Holes of 1 KiB at addresses that are not multiples of 4 KiB: more than are looked at first.
 struct Holes {
   explicit Holes(World& world) {
     std::vector<void*> blocks;

@@ -315,8 +315,8 @@ TEST(Categories, WhatMovesAModuleMakesParameters) {
             (std::vector<std::string>{"parameters", "parameters", "activations", "gradients", "optimizer state"}));
 }
 
-// The error frees what the backward pass would have used; what the same line freed before, in a pass that went well, is
-// temporary here as well.
+// The error frees the memory that the backward pass would have used. Memory that the same line freed before, in a pass
+// that went well, is temporary here as well.
 TEST(Categories, MemoryThatRunsOutInAForwardPassLeavesActivations) {
   HistoryBuilder train;
   const StackId saved = train.stack({{"/app/model.py", "forward", 7}});

@@ -166,7 +166,7 @@ TEST(CallStack, IsTakenAndNamedByManyThreadsAtOnce) {
   for (const std::string& text : texts) EXPECT_EQ(text.substr(0, 20), expected);
 }
 
-// Each reader of debug information takes tens of MiB permanently: a library that no call came from is no reason for
+// Each reader of debug information takes tens of MiB permanently: a library that no call came from must not need
 // another.
 TEST(CallStack, IsNamedInBoundedMemoryWhateverIsLoaded) {
   const CallStack stack = CallStack::capture();

@@ -143,7 +143,7 @@ TEST(PageMap, WhatIsForgottenCostsNothingUntilItIsHandedOutAgain) {
   EXPECT_EQ(blocks.map.find(kBase), nullptr);
 }
 
-// A find that is on its way while addresses leave comes to some block, or to none; what stays is found.
+// A find that is on its way while addresses leave comes to some block, or to none. Addresses that stay are found.
 TEST(PageMap, AFindMayRaceWithAddressesThatComeAndGo) {
   Blocks blocks;
   blocks.map.enter(kBase, kSegment);

@@ -112,7 +112,7 @@ TEST(CopyModels, OnThePublishedFiguresPageableMemoryTakesMoreThanTwiceAsLong) {
   EXPECT_DOUBLE_EQ(model.pinned_us_per_mib, 42);
   EXPECT_DOUBLE_EQ(model.pageable_us_per_mib, 105);
   EXPECT_GT(model.engine_ns(kPageableUp), 2 * model.engine_ns(kUp));
-  EXPECT_EQ(model.bytes_ns(SIZE_MAX, true), 1'000'000'000'000);  // an absurd size is no overflow
+  EXPECT_EQ(model.bytes_ns(SIZE_MAX, true), 1'000'000'000'000);  // an absurd size is not an overflow
 }
 
 TEST(HazardsOfCopies, ACopyIsAUseOfItsMemory) {

@@ -38,7 +38,7 @@ CUcontext current_context() {
   return current;
 }
 
-// A context of device 0 beside the primary one. Null: the driver has no such contexts.
+// A context of device 0 beside the primary one. It is null if the driver has no such contexts.
 class ForeignContext {
  public:
   virtual ~ForeignContext() = default;

@@ -82,7 +82,7 @@ TEST(SimulatedMemory, AHundredThousandDevicesDoNotUseUpTheAddresses) {
 }
 
 TEST(SimulatedMemory, CapacityIsUsedInUnitsOfTwoMiB) {
-  SimulatedDevice device(timeless(10 * kMiB + 1));  // five units; the last byte is no use
+  SimulatedDevice device(timeless(10 * kMiB + 1));  // five units; the last byte is not used
   std::vector<Address> addresses;
   for (int i = 0; i < 5; ++i) addresses.push_back(device.malloc(1).value());
   EXPECT_EQ(device.used_bytes(), 10 * kMiB);

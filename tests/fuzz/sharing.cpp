@@ -111,7 +111,7 @@ class Sharing {
     if (opened != nullptr) receiver.allocator.close_shared(opened);
   }
 
-  // Null: refused.
+  // Returns null if it is refused.
   static void* open(World& receiver, const SharedMemory& memory) {
     try {
       void* const opened = receiver.allocator.open_shared(memory, 0);

@@ -146,7 +146,7 @@ def without_comments(text):
 
 
 def public_functions(text):
-    """The functions of the classes named CachingAllocator or Allocator…, but for constructors."""
+    """The functions of the classes named CachingAllocator or Allocator…, except for constructors."""
     found = set()
     for name, body in re.findall(r"^class (CachingAllocator|Allocator\w+) [^;{]*\{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
         public = re.split(r"^ (?:protected|private):", body, flags=re.MULTILINE)[0]

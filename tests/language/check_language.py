@@ -4,8 +4,8 @@
     check_language.py [--command build/dev/tools/cachalot] [FILE…]
     check_language.py --self-test
 
-Without FILEs it checks the documents that DOCUMENTS lists, and all sources in C, C++, CUDA and Python; with --command also the
---help texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
+Without FILEs it checks the documents that DOCUMENTS lists, and all sources in C, C++, CUDA and Python. With --command it also
+checks the --help texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
 
 In documents, code is not checked: fenced and indented blocks, and `inline code`. In sources only comments and docstrings are
 checked.
@@ -29,7 +29,7 @@ DOCUMENTS = [
     "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
 SOURCES = {".c", ".cpp", ".cu", ".cuh", ".h", ".inc", ".py"}  # and programs without a suffix that begin with #!…python
-NOT_READ = {"build", "docs/site", "tools/html/vendor"}  # built, or of others
+NOT_READ = {"build", "docs/site", "tools/html/vendor"}  # built, or written by others
 PUBLIC_HEADERS = {f"{folder}/include/cachalot" for folder in
                   ("adapters", "allocator", "c_api", "diagnostics", "kernels", "pool", "simulator", "simulator/device")}
 HEADER_COLUMNS = 100
@@ -80,8 +80,10 @@ RULES = [
     rule(r", aloud\b", "with a message"),
     rule(r"\bto be had\b", "available"),
     rule(r"\bas ever\b", "as before, as usual"),
-    rule(r"\bfor (?:ever|good)\b", "permanently"),
-    rule(r"\bbut for (?:what|those|that|two|one|the)\b", "except"),
+    rule(r"\bfor (?:ever|good|life)\b", "permanently, for its whole life"),
+    rule(r"\bbut for\b", "except for"),
+    rule(r", for (?:no \w+|the \w+|it|they|there|this|these|that) (?:is|are|was|were|has|have|does|do|can|may|must)\b", "because"),
+    rule(r"\blest\b|\bsome day\b", "so that … does not, later"),
     rule(r"\bis told (?:of|that|which)\b|\bhears? of\b|\btells? of\b", "receives, is notified of, reports"),
     rule(r"\blet(?:s|ting)? go(?: of)?\b", "release"),
     rule(r"\b[Aa]n UUID\b", "a UUID"),
@@ -97,7 +99,7 @@ RULES = [
     rule(r"\bwhat (?:was|is|were|are) (?:\w+ed|\w+en|held|left|made|read|found|free|live|open|asleep|there)\b(?! (?:to|of it|in)\b)",
          "name the noun: the memory that …, freed memory", SOURCE),
     rule(r"\b(?:is|are|was|were) no more\b(?! than)", "no longer exists", SOURCE),
-    rule(r"\b[Ss]o (?:much|many)\b(?! (?:that|as|more|less|better|of)\b)", "name the number: of `count` bytes", SOURCE),
+    rule(r"\b[Ss]o (?:much|many)\b(?! (?:that|less|better|of)\b)", "name the number: of `count` bytes", SOURCE),
     rule(r"\b(?:some|all|part|more|less|most|much|each|any|none|one|half|rest|sum|list|end) of what\b", "name the noun", SOURCE),
     rule(r"(?:^|[,;:] )(?:[Ww]ere|[Ss]hould|[Hh]ad) (?:it|they|there|this|the|an?) ", "if it …", SOURCE),
     rule(r"\bof (?:ours|theirs|yours)\b", "our, their, the library's", SOURCE),
@@ -106,6 +108,13 @@ RULES = [
          "that exists, or leave it out", SOURCE),
     rule(r"\b[Ww]ho(?:m)?ever\b", "any thread that, the caller that", SOURCE),
     rule("".join(f"(?<!{word} )" for word in PERSONS) + r"\bwho\b", "name the subject: the thread that …, the caller that …", SOURCE),
+    rule(r"^There (?:is|are) none\b|^(?:Null: |nullptr: (?:it|this|there)\b)|(?<=[.;] )(?:nullptr|[Nn]ull): ",
+         "Returns …, or null if …; Requires: …", SOURCE),
+    rule(r"\b(?:throws|raises|Throws|Raises) as [^ ;,.]+ *[;,.]", "as … does", SOURCE),
+    rule(r"(?<![Tt]here )\b(?:is|was|are|were) no (?!longer\b|more\b|other\b|less\b|better\b|worse\b|later\b|earlier\b|larger\b)\w+",
+         "is not a …", SOURCE),
+    rule(r"(?<=; )what\b(?![^.;]*\?)", "begin with the subject: a noun", SOURCE),
+    rule(r"\b(?:comes?|came|stands?) behind\b", "follows"),
     rule(r"\bis how much\b|\bof how (?:far|much|many)\b(?=,)", "name the quantity"),
 ]
 
@@ -120,7 +129,7 @@ class Paragraph(typing.NamedTuple):
 
 
 def joined(lines, is_start=False):
-    """One paragraph of (number, text) pairs."""
+    """Returns one paragraph of (number, text) pairs."""
     text = ""
     numbers = []
     for number, line in lines:
@@ -139,7 +148,7 @@ def without_code(paragraph, **changes):
 
 
 def document_paragraphs(text):
-    """The prose of a Markdown document."""
+    """Returns the prose of a Markdown document."""
     paragraphs = []
     current = []
     fence = None
@@ -205,7 +214,7 @@ BLOCK_LINE = re.compile(r"^\s*(?:\*+(?!/))?(.*)$")
 
 
 def cpp_pieces(text):
-    """The comments of a C, C++ or CUDA source."""
+    """Returns the comments of a C, C++ or CUDA source."""
     pieces = []
     number, counted = 1, 0
     for found in CPP.finditer(text):
@@ -225,7 +234,7 @@ def cpp_pieces(text):
 
 
 def python_pieces(text):
-    """The comments of a Python source."""
+    """Returns the comments of a Python source."""
     pieces = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not (token.start[0] == 1 and token.string.startswith("#!")):
@@ -239,7 +248,7 @@ CODE_IN_COMMENT = re.compile(r"\s{3,}\S")
 
 
 def grouped(pieces):
-    """The pieces of each comment: lines below each other, and a trailing comment with the lines that continue it."""
+    """Returns the pieces of each comment: consecutive lines, or a trailing comment with the lines that continue it."""
     comments = []
     for piece in pieces:
         before = comments[-1][-1] if comments else None
@@ -351,7 +360,7 @@ def output(words):
 
 
 def subcommands(command):
-    """The words that begin the lines of the list "Commands:" in the command's help."""
+    """Returns the words that begin the lines of the list "Commands:" in the command's help."""
     listed = re.search(r"^Commands:\n((?: .*\n)+)", output([command, "--help"]), re.MULTILINE)
     if not listed:
         sys.exit(f"check_language.py: {command.name} --help has no list 'Commands:'")
@@ -366,7 +375,7 @@ def is_source(path):
 
 
 def files():
-    """The documents and sources of the repository: not what is built, and not what others wrote."""
+    """Returns the documents and sources of the repository, without those in NOT_READ."""
     found = {path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}
     for folder, folders, names in os.walk(ROOT):
         inside = pathlib.Path(folder).relative_to(ROOT)
@@ -412,7 +421,14 @@ BAD_COMMENTS = {
     "// Goes on. What failed stays.\nint y();": "What", "// Goes on. Of those in use, none.\nint z();": "Of those",
     "// Gives back what is cached.\nint a();": "what is cached", "int b(\"//\");  // Whose it is": "Whose",
     "int c(R\"(/*)\");\n// Whose it is.\nint d();": "Whose", "auto d = '\"';  // Whose it is": "Whose", "// ---- What is left ----": "What",
-    "int e;  // the bytes\n        // of what is held\n": "of what is",
+    "int e;  // the bytes\n        // of what is held\n": "of what is", "// All calls, but for frees.\nint f();": "but for",
+    "// Has a key, for no two are equal.\nint g();": ", for no two are", "// It is half, lest rounding decides.\nint h();": "lest",
+    "// It goes some day.\nint i();": "some day", "// Belongs for life to a stream.\nint j();": "for life",
+    "// Keep so many more slots.\nint k();": "so many", "// nullptr: there is none.\nint* l();": "nullptr: there",
+    "// Null: out of memory.\nint* m();": "Null:", "// Returns the gap; nullptr: none.\nint* n();": "nullptr:",
+    "// There is none.\nint& o();": "There is none", "// Takes it. Throws as take; then nothing changes.\nvoid p();": "Throws as take",
+    "// Throws if it is no power of two.\nvoid q();": "is no power", "// Waits; what takes longer is killed.\nvoid r();": "what",
+    "// The child comes behind the other.\nvoid s();": "comes behind",
 }
 GOOD_COMMENTS = [
     "// Returns a.\nint a();", "// Does it fit?\nbool b();", "int c;  // of the whole handle",
@@ -420,7 +436,9 @@ GOOD_COMMENTS = [
     "// When it ends, the memory goes.\nint f();", "// Returns true if it is open: false otherwise.\nbool g();",
     "int h;  // so much that it overflows", "// Returns the users who set it.\nint i();", "const char* j = \"what // is cached\";",
     "const char* k = R\"(// Whose\n// Of)\";", "int l = 1'000'000;  // bytes", "// ---- Waits ----\nint m();",
-    "// NOLINTNEXTLINE(whoever)\nint n();", "int o;  // no more than this", "// Returns what is wrong with it, or \"\".\nint p();",
+    "// NOLINTNEXTLINE(whoever)\nint n();", "int o;  // no more than this", "// There is no pool.\nint q();",
+    "int* r = nullptr;  // null: no hints", "// Throws as launch does.\nvoid s();", "// It is no longer used.\nint t();",
+    "// Serves it now, for the memory that is free.\nint u();", "// Returns what is wrong with it, or \"\".\nint p();",
 ]
 BAD_PYTHON = {
     "def a():\n    \"\"\"Of so many floats.\"\"\"": "Of", "def b():\n    \"\"\"Returns it.\n\n    It is kept for good.\n    \"\"\"": "for good",

@@ -70,7 +70,7 @@ def imports_of(package: Path) -> dict[str, set[str]]:
 def circle_of(package: Path) -> list[str]:
     """Modules of which each imports the next, and the last the first; empty if there are none."""
     try:
-        # The package itself looks its names up when they are asked for: taking one is no import of a module.
+        # The package itself looks its names up when they are asked for: taking one is not an import of a module.
         TopologicalSorter({name: others - {""} for name, others in imports_of(package).items()}).prepare()
     except CycleError as error:
         return list(reversed(error.args[1]))

@@ -205,7 +205,7 @@ TEST(StatisticsPublisher, AForkedChildLeavesThePageToItsParent) {
 TEST(StatisticsPublisher, PageIsRemovedWhenTheProcessExits) {
   const PageFolder folder;
   const auto publish = [&] {
-    // Both live on when the process ends, and are no leaks.
+    // Both live on when the process ends, and are not leaks.
     static World* const world = new World;
     static const StatisticsPublisher* const publisher = new StatisticsPublisher(world->allocator, folder.options());
     EXPECT_EQ(folder.pages(), std::vector<std::string>{publisher->path()});

@@ -69,7 +69,7 @@ TEST(SlotStack, KnowsHowManyTensorsItsThreadHasInUse) {
   EXPECT_TRUE(stack.release(slots[1]));
   expect(3, 2, 3);
   EXPECT_TRUE(stack.release(slots[2]));
-  stack.drop_oldest(2);  // they go elsewhere: that is no acquire
+  stack.drop_oldest(2);  // they go elsewhere: that is not an acquire
   EXPECT_EQ(&stack.take_top(), &slots[2]);
   expect(0, -1, 0);
   stack.acquired_elsewhere();

@@ -54,7 +54,7 @@ struct NamedCall {
   std::function<void(CachingAllocator&, void*)> call;
 };
 
-// All that may be called of an allocator, but for frees.
+// All that may be called of an allocator, except for frees.
 const std::vector<NamedCall>& allocator_calls() {
   static const std::vector<NamedCall> calls = {
       {"allocate", [](CachingAllocator& a, void*) { a.allocate(512); }},

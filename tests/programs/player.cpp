@@ -279,7 +279,7 @@ bool Player::order(int device, std::uint64_t earlier, std::uint64_t later) {
   return ordered;
 }
 
-// A free that fails leaves the block live. It is not used any more, for the checker was told that it is given back.
+// A free that fails leaves the block live. It is not used any more, because the checker was told that it is given back.
 void Player::deallocate(Name name, const Operation* sized) {
   const auto found = live_.find(name);
   if (found == live_.end()) return;

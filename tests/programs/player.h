@@ -1,7 +1,7 @@
 // Plays a program on an allocator as a well-behaved user would, whatever fails, and says where the allocator misbehaves.
 //
-// It uses memory on its own stream at once, and on others after they have waited and record_stream was called; what it
-// is handed is held against the simulated device's hazard checker. After every operation it expects that
+// It uses memory on its own stream at once, and on others after they have waited and record_stream was called. The
+// simulated device's hazard checker checks the memory that it gets. After every operation it expects that
 //   - nothing was thrown but OutOfMemory, std::bad_alloc and CudaError where operator new or a call of the device was made to
 //     fail, and InvalidArgument where the program made a mistake;
 //   - the allocator counts as many live allocations as the player holds: a call that failed has changed nothing;
@@ -33,7 +33,7 @@ class Player {
   struct Config {
     LatencyModel latency = LatencyModel::none();
     std::size_t validate_every = 1;  // operations; 0: at the end alone
-    // Returns what the allocator has in place of a simulated device; null: that device.
+    // Returns what the allocator has in place of a simulated device. May be empty: then it has that device.
     std::function<std::shared_ptr<Device>(const std::shared_ptr<SimulatedDevice>&)> wrap = nullptr;
     // Hears true before each call of the allocator that may fail, and false after it.
     std::function<void(bool calls)> around = nullptr;

@@ -26,7 +26,7 @@ from planted import BUGS
 from planted.bug import SOURCE, Bug
 from planted.workshop import CannotBeMade, Made, Workshop, has_all
 
-TIMEOUT = 120  # seconds; what takes longer has lost its way
+TIMEOUT = 120  # seconds; a test that takes longer hangs
 ENVIRONMENT = {"CACHALOT_TEST_SCALE": "0.2", "CACHALOT_TEST_SHORTEN": "0"}
 SIMULATED = {  # test programs that need the simulated runtime, and the settings with which ctest runs them
     "simulator": {"CACHALOT_SIM": "devices:2,memory:64MiB,gpu:l4"},

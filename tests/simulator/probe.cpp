@@ -1,5 +1,5 @@
-// A small CUDA program that other tests start with variables of their choice. Its argument says what it does; what it
-// prints is what the test looks at.
+// A small CUDA program that other tests start with variables of their choice. Its argument says what it does. The
+// tests look at its output.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

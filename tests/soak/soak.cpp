@@ -38,7 +38,7 @@ constexpr milliseconds kStormPeriod{1000};
 constexpr int kCallsAStorm = 50;
 constexpr std::int64_t kSimulatedNsAPeriod = 2'000'000;
 constexpr double kMostGrowth = 0.01;
-constexpr double kShortSeconds = 60;          // less is no time to become steady in
+constexpr double kShortSeconds = 60;          // shorter runs do not become steady
 constexpr std::size_t kLeastInspections = 3;  // one for each third of the run
 
 class Soak {

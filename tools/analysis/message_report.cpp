@@ -318,7 +318,7 @@ MaybeVerdict holder(const OomMessage& message) {
   const std::vector<Holder> holders = holders_of(message);
   if (holders.empty()) return std::nullopt;
   const Holder& largest = holders.front();
-  // A context, its libraries and graphs are no cause where the program itself fills the device.
+  // A context, its libraries and graphs are not the cause if the program itself fills the device.
   const bool is_usual =
       largest.cause == Cause::nccl && largest.bytes < 2 * kGiB && live_bytes(message) / kTimes >= largest.bytes;
   if (is_usual || !would_serve(message, sum_of(holders)) || !is_worth_naming(message, sum_of(holders)))

@@ -115,7 +115,7 @@ constexpr std::array kTorchEnds = {"butunallocated"sv, "reservedintotalbyPyTorch
                                    "Tracebackmost"sv,  "Traceback(most"sv,           "Exceptionraisedfrom"sv};
 constexpr std::size_t kLongestMessage = 8000;  // squeezed, with many processes
 
-constexpr std::uint64_t kMostDevices = 1 << 20;  // a larger number is no device's
+constexpr std::uint64_t kMostDevices = 1 << 20;  // a larger number is not the number of a device
 
 // Returns the letters before `at`: "CUDA" of "CUDAoutofmemory".
 std::string_view letters_before(std::string_view text, std::size_t at) {
@@ -571,7 +571,7 @@ class Found {
 
   bool empty() const { return messages_.empty(); }
 
-  // Returns the messages; what was cut off is left out where the log has the whole, as a title and a text have the same message.
+  // Returns the messages. One that was cut off is left out where the log has the whole, as a title and a text have the same message.
   std::vector<OomMessage> take() {
     const auto has_whole = [&](const OomMessage& cut) {
       return std::ranges::any_of(messages_, [&](const OomMessage& one) {

@@ -71,7 +71,7 @@ class StackTree {
 
   void add(StackId stack, std::uint64_t bytes, std::uint64_t count = 1);
 
-  // The root, which is no call, comes first; parents come before their children.
+  // The root, which is not a call, comes first; parents come before their children.
   const std::vector<Node>& nodes() const { return nodes_; }
   // Returns the calls of each node, those with most bytes first.
   std::vector<std::vector<std::uint32_t>> children() const;

@@ -372,7 +372,7 @@ bool is_safetensors(std::string_view begin) {
   return header >= 2 && header <= kLongestHeader;
 }
 
-// JSON that is no snapshot, by keys that stand at its begin.
+// JSON that is not a snapshot, recognized by the keys at its beginning.
 std::string json_format(std::string_view begin) {
   if (begin.size() > 2 && begin.starts_with("[[") && std::isdigit(static_cast<unsigned char>(begin[2])))
     return "a memory timeline of PyTorch's profiler";

@@ -33,7 +33,7 @@ std::string usage_of(const OptionText& option);
 // Returns a check that a value is one of the choices of an option whose value is called so; its message asks what was meant.
 CLI::Validator one_of_its_choices(const std::string& value);
 
-// Returns the index of the first word that is no option of `app` and no value of one: where a program begins. A word "--"
+// Returns the index of the first word that is neither an option of `app` nor the value of one: where a program begins. A word "--"
 // before it belongs to neither, and is left in front.
 std::size_t end_of_options(const CLI::App& app, const std::vector<std::string>& words);
 

@@ -98,7 +98,7 @@ SimulationOptions simulation_options(const RunOptions& options);
 // A bar on the terminal, on standard error, for work that takes longer than a second.
 class ProgressBar {
  public:
-  // Shows nothing, ever, where standard error is no terminal.
+  // Shows nothing, ever, where standard error is not a terminal.
   explicit ProgressBar(std::string label);
   ~ProgressBar();  // wipes the bar away
   ProgressBar(const ProgressBar&) = delete;

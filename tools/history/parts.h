@@ -94,7 +94,7 @@ class Parts {
   explicit Parts(MemoryBudget& budget) : budget_(budget) {}
 
   Part open(Container::Kind kind);
-  // nullptr: it is no container, or one that closed. Valid until the next open().
+  // Returns the container, which is valid until the next open(); null if the part is not a container, or one that closed.
   Container* find(Part part) {
     if (part.kind_ != Part::Kind::container) return nullptr;
     Container& container = containers_[part.slot()];
@@ -109,7 +109,7 @@ class Parts {
     if (container.parts.size() == container.parts.capacity()) grow(container.parts);
     container.parts.push_back(part);
   }
-  // The container is `meaning` from now on; what it holds is gone, if not taken.
+  // The container is `meaning` from now on. Items that were not taken are gone.
   void close(Part container, Part meaning);
   // Takes what the container holds into `parts`, whose storage it gets.
   void take(Container& container, std::vector<Part>& parts);
@@ -149,7 +149,7 @@ class Parts {
   std::vector<std::uint32_t> closed_;  // slots
   std::vector<Part> closing_;
   using Page = std::vector<std::uint32_t>;
-  std::vector<std::unique_ptr<Page>> pages_;  // of the memo; nullptr: nothing in it
+  std::vector<std::unique_ptr<Page>> pages_;  // of the memo; null where it is empty
   std::uint32_t memo_count_ = 0;
   std::vector<Part> values_;  // of the memo, that do not fit into it
 };
@@ -279,7 +279,7 @@ class PartFields {
   std::uint16_t stream(Part value);
   std::uint16_t pool(Part value);
   TextId text_id(Part value, const char* key) const;
-  // nullptr: the key is not there.
+  // Returns the value of the key, or null if the key is not there.
   static const Part* find(const Pairs& pairs, Word word);
   static bool has(const Container& dict, Word word) { return find(dict.parts, word) != nullptr; }
 

@@ -306,7 +306,7 @@ TextId SnapshotBuilder::metadata(Part value) {
   value = parts_.resolved(value);
   if (value.is_text() || value.kind() == Part::Kind::metadata) return value.id();
   if (value.kind() == Part::Kind::none) return 0;
-  const std::string json = metadata_json(parts_, history_.texts, value);  // has bounds of its own: cut, it were no JSON
+  const std::string json = metadata_json(parts_, history_.texts, value);  // has bounds of its own: cut JSON is invalid
   const TextId id = text(json, json.size()).id();
   if (value.kind() == kContainer) parts_.close(value, Part::of_id(Part::Kind::metadata, id));
   return id;

@@ -43,7 +43,7 @@ class SnapshotBuilder : public PartFields {
   // ---- lists
   Container::Kind kind_of_list(Part first);
   void begin_store(Container& list);
-  // Makes a list of `kind` of one whose first item did not look like it; nullptr: it has no item.
+  // Makes a list of `kind` of one whose first item did not look like it; returns null if it has no item.
   Container* list_of(Part value, Container::Kind kind, const char* key);
   // Opens the dict: what it holds goes into `pairs`.
   void open(Part dict, Pairs& pairs);

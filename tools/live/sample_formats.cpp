@@ -331,7 +331,7 @@ Json to_json(const Sample& sample) {
 
 namespace {
 
-// A label's value is UTF-8 with three escapes. What is no UTF-8 becomes U+FFFD, and what controls a terminal becomes '?'.
+// A label's value is UTF-8 with three escapes. Bytes that are not UTF-8 become U+FFFD, and control characters become '?'.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : nlohmann::json::parse(text_of(std::string(text))).get<std::string>()) {

@@ -201,7 +201,7 @@ class LayoutRecorder {
       look_at(world_.allocator().memory_reserved());
     }
     layout_.ranges = ranges_.take();
-    is_recording_ = false;  // the end of the world is no part of the history
+    is_recording_ = false;  // the end of the world is not in the history
     return std::move(layout_);
   }
 
@@ -316,7 +316,7 @@ class RunData {
   }
 
  private:
-  // The largest allocations are in the report, so many as it takes.
+  // Chooses the largest allocations, as many as the report takes.
   void choose() {
     is_shown_.assign(allocations_.size(), true);
     if (allocations_.size() <= kMostHtmlAllocations) return;

@@ -109,7 +109,7 @@ class PickleWriter {
 
   void add_pair(std::uint64_t first, std::uint64_t second) {
     value();
-    open_.push_back({});  // its parts are no parts of the list
+    open_.push_back({});  // its items are not items of the list
     add(first);
     add(second);
     open_.pop_back();

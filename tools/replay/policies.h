@@ -37,7 +37,7 @@ struct AllocatorPolicy {
 };
 
 // Returns its name in tables and JSON, the options that differ from PyTorch's default: "native",
-// "max_split_size_mb:128", "expandable_segments:True", "heap:pages,page_size_mb:2". A limit is no part of it.
+// "max_split_size_mb:128", "expandable_segments:True", "heap:pages,page_size_mb:2". A limit is not part of it.
 std::string key_of(const AllocatorPolicy& policy);
 
 // Returns the options for a replay (options.h). Not for expandable segments, which are a model.

@@ -3,7 +3,7 @@
 //   a,<id>,<requested bytes>,<stream>    allocates
 //   f,<id>                               frees, on the allocation's stream
 //
-// An id is any number of 64 bits and is used for one allocation only; what is alive at the end stays alive.
+// An id is any number of 64 bits and is used for one allocation only. Allocations that are live at the end stay live.
 // The reader is strict: the first line that breaks a rule is an error that names file, line, value and rule.
 //
 // Memory is bounded by the allocations that live at once, not by the length of the file. A trace of more than

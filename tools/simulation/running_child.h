@@ -62,7 +62,7 @@ struct ChildEnd {
   bool is_late = false;  // it was ended because its time was over
 };
 
-// Throws InvalidArgument where the program cannot be run. Thread-safe, but for programs that have our signals.
+// Throws InvalidArgument where the program cannot be run. Thread-safe, except for programs that have our signals.
 ChildEnd run_to_end(ChildProgram program);
 
 }  // namespace cachalot::tools

@@ -145,7 +145,7 @@ bool lacked_memory(const Simulation& simulation);
 // Returns whether a process broke one of CUDA's rules or left something behind. False if that was not watched.
 bool breaks_rules(const Simulation& simulation);
 
-// Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate.
+// Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate does.
 void record_run(const SimulationOptions& options, const std::filesystem::path& folder);
 
 // The program's output goes where ours goes. Thread-safe for programs that are one of many. Throws InvalidArgument when

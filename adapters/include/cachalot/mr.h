@@ -36,7 +36,7 @@ CACHALOT_BEGIN_API
 /// stream instead.
 ///
 /// Errors of allocate: OutOfMemory, which is a std::bad_alloc; CudaError; InvalidArgument for an
-/// alignment that is no power of two or above kMaxAlignment, and for a stream of another device,
+/// alignment that is not a power of two or above kMaxAlignment, and for a stream of another device,
 /// which is noticed when a thread allocates on another stream than before. For 0 bytes it returns
 /// nullptr.
 /// Errors of deallocate: a free that the device refuses is retried later, as by

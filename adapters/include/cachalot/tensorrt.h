@@ -50,7 +50,7 @@ class TensorRtAllocator final : public nvinfer1::IGpuAsyncAllocator {
   }
 
   /// Returns `size` bytes for work on `stream`; nullptr for 0 bytes, without enough memory, and for
-  /// an alignment that is no power of two up to 512.
+  /// an alignment that is not a power of two up to 512.
   void* allocateAsync(std::uint64_t const size, std::uint64_t const alignment,
                       nvinfer1::AllocatorFlags const /*flags*/,
                       cudaStream_t stream) noexcept override {

@@ -170,7 +170,7 @@ class AllocatorLimits : private AllocatorGroup {
   /// that is queued on the device. Over heap:async they go back behind the work of their streams
   /// (cudaFreeAsync); CUDA's pool returns them at its next synchronization.
   /// Does nothing while a stream captures a graph.
-  /// Returns the bytes given back. Throws CudaError; what the device refused stays cached.
+  /// Returns the bytes given back. Throws CudaError; memory that the device refused stays cached.
   std::size_t trim(std::size_t keep_bytes, int device = 0);
 
   /// Takes memory from the device beforehand, until `bytes` bytes are cached that no stream has
@@ -245,7 +245,7 @@ class AllocatorObservers : private AllocatorGroup {
 class AllocatorPools : private AllocatorGroup {
  public:
   /// Makes the pool if it does not exist, and adds a user. `provider` supplies the segments of a
-  /// new pool; null: the device does.
+  /// new pool, or the device if it is null.
   /// Throws InvalidArgument for the default id, and for another provider than an existing pool has.
   void create_or_retain_pool(int device, PoolId pool,
                              std::shared_ptr<SegmentProvider> provider = nullptr);

@@ -116,14 +116,14 @@ class CachingAllocator : public AllocatorFigures,
   /// device takes memory back.
   void* allocate(std::size_t bytes, int device = 0, Stream stream = nullptr);
   /// Returns memory as asked for by `options`; otherwise as the function above.
-  /// Throws InvalidArgument for an alignment that is no power of two or above kMaxAlignment, also
-  /// for 0 bytes.
+  /// Throws InvalidArgument for an alignment that is not a power of two or above kMaxAlignment,
+  /// also for 0 bytes.
   void* allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options);
   /// Returns `bytes` bytes at `address` for work on `stream`, from free memory of the pool that
   /// serves a request of this size; nullptr for 0 bytes. It makes no driver call. Free memory
   /// before the address is handed out and freed for it, and statistics count that (PyTorch's rule).
-  /// Throws InvalidArgument if `address` is no multiple of 512, if the memory there is not free for
-  /// this request, and with the guard on.
+  /// Throws InvalidArgument if `address` is not a multiple of 512, if the memory there is not free
+  /// for this request, and with the guard on.
   void* allocate_at(std::size_t bytes, int device, Stream stream, void* address);
   /// Frees what allocate returned. nullptr is ignored.
   /// Throws InvalidArgument for a pointer that is not a live allocation, such as one already freed.

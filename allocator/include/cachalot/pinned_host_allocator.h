@@ -141,7 +141,7 @@ class PinnedMemoryResource final : public std::pmr::memory_resource {
   PinnedHostAllocator& host() const { return *host_; }
 
  private:
-  // Throws InvalidArgument for an alignment above 512 or that is no power of two; OutOfMemory.
+  // Throws InvalidArgument for an alignment above 512 or that is not a power of two; OutOfMemory.
   void* do_allocate(std::size_t bytes, std::size_t alignment) override;
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override;
   bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;

@@ -157,8 +157,8 @@ struct LeakReport {
 /// - The median of the samples grows from the first third to the second and to the last, and the
 ///   largest sample is in the last third.
 ///
-/// Constant and oscillating sites, and caches that are full, are no leaks. A cache that fills looks
-/// like a leak until it is full.
+/// Constant and oscillating sites, and caches that are full, are not leaks. A cache that fills
+/// looks like a leak until it is full.
 ///
 /// A site is a leak, too, if samples of the whole run pass these tests and the largest is in the
 /// last sixth: the distance of samples lets `window` of them cover all steps.

@@ -30,7 +30,7 @@ class OneThread {
   /// Returns the bits that any member has.
   Word either(Word bits) const { return bits; }
 
-  /// Returns the word; what its writer wrote before is visible.
+  /// Returns the word. Writes that its writer made before it are visible.
   Word load(Word* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
   /// Adds to the word. Returns its previous value.
   Word fetch_add(Word* word, Word value) const {

@@ -63,7 +63,7 @@ struct TensorSpec {
   /// Returns the number of elements.
   /// Throws InvalidArgument if an extent is below 1, or if the tensor would reach 1 EiB.
   std::size_t elements() const;
-  /// Returns the bytes of the tensor. Throws as elements().
+  /// Returns the bytes of the tensor. Throws as elements() does.
   std::size_t bytes() const;
 
   /// Compares all members.
@@ -303,7 +303,7 @@ class TensorPool {
   /// CachingAllocator::stream_ends; the allocator is to be told, too, and after its pools. Slots
   /// that the stream used serve others after the work queued so far. Without the call the stream
   /// must live as long as the pool.
-  /// Throws as CachingAllocator::stream_ends.
+  /// Throws as CachingAllocator::stream_ends does.
   void stream_ends(Stream stream);
 
   /// Gives allocations without a tensor in use back to the allocator while more than `keep` slots

@@ -56,7 +56,7 @@ def flags(**options: object) -> list[str]:
 
 
 def flags_of_run(options: RunOptions) -> list[str]:
-    """Raises TypeError for a name that is no option."""
+    """Raises TypeError for a name that is not an option."""
     unknown = options.keys() - RunOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"{min(unknown)} is no option; these are: {', '.join(RunOptions.__annotations__)}")

@@ -2,7 +2,7 @@
 
 The search walks the objects that the garbage collector knows and reads them by the methods of their base classes, as
 _leaks/suspects.py does: no code of the program's runs, no tensor is made on a device, and what cannot be read is passed over. It
-ends at a deadline; what it has not found by then counts as unknown.
+ends at a deadline; memory whose owner it has not found by then counts as unknown.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class RankReport:
     """The memory of one rank, on the device of which it holds most. Sizes are in bytes; peaks are since the last reset.
 
     Attributes:
-        rank: the rank; None in files of processes that are no ranks.
+        rank: the rank; None in files of processes that are not ranks.
         host: the name of the machine.
         process: the number of the process there.
         device: the number of the device; None where the rank has not used CUDA.

@@ -29,7 +29,7 @@ from ..integrations import required
 def enable_cupy(config: str | None = None) -> None:
     """Makes cachalot the allocator of CuPy's GPU memory, in all threads, on CuPy's current stream.
 
-    Arrays that exist stay with CuPy's own pool until they are freed; what that has cached goes back to the device.
+    Arrays that exist stay with CuPy's own pool until they are freed; memory that the pool has cached goes back to the device.
     `cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)` restores the pool.
     """
     from ..integrations import cupy

@@ -1,7 +1,7 @@
 """cachalot through torch.cuda.memory.CUDAPluggableAllocator: two functions and eight hooks, with any PyTorch.
 
-That class serves memory, streams, limits and graph pools; what it answers with "does not yet support" is answered here
-instead, as far as Python is asked: statistics, snapshots, history. The rest needs the full allocator.
+That class serves memory, streams, limits and graph pools. Calls of Python that it answers with "does not yet support"
+(statistics, snapshots, history) are answered here instead. The rest needs the full allocator.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def make_options(
     alignment: int = 512,
     stream: int = 0,
 ) -> Options:
-    """TensorPoolOptions under Python's names; what only the pool can judge is the library's to refuse."""
+    """TensorPoolOptions under Python's names. The library refuses values that only the pool can judge."""
     return Options(
         initial_slots=whole_number("initial_slots", initial_slots),
         max_slots=0 if max_slots is None else whole_number("max_slots", max_slots, 1),

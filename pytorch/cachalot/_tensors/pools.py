@@ -92,7 +92,7 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        """A tensor that outlives the block is no error where the block ends by one."""
+        """A tensor that outlives the block is not an error where the block ends by one."""
         with self._lock:
             if self._handle is not None:
                 self._end(complain=kind is None)

@@ -99,7 +99,7 @@ def extents_of_safetensors(path: Path, names: Iterable[str] | None) -> dict[str,
     """Returns where the tensors of a file lie, in the order of the header, or of `names`.
 
     Raises:
-        ValueError: the file is no whole safetensors file, has no tensor of a name, or one of a dtype that torch does not have.
+        ValueError: the file is not a whole safetensors file, has no tensor of a name, or one of a dtype that torch does not have.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:

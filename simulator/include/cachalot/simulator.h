@@ -90,13 +90,13 @@ typedef struct cachalot_sim_handles {
     all are 0. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules);
 
-/** Writes to device memory what a kernel would have computed. It is no call of CUDA's, and takes no
-    time. `guess`: the values depend on unknown ones. Memory is unknown, and reads as zeros, until
-    the program copies to it or fills it, or this function writes it.
+/** Writes to device memory what a kernel would have computed. It is not a call of CUDA's, and takes
+    no time. `guess`: the values depend on unknown ones. Memory is unknown, and reads as zeros,
+    until the program copies to it or fills it, or this function writes it.
     Returns cudaErrorInvalidValue if the range is not accessible device memory. */
 CACHALOT_SIMULATOR_API int cachalot_sim_put(void* to, const void* from, uint64_t bytes, int guess);
 
-/** Reads device memory. It is no call of CUDA's, and takes no time. `to` may be NULL.
+/** Reads device memory. It is not a call of CUDA's, and takes no time. `to` may be NULL.
     Returns 1 if all of the memory is known, 0 if some is guessed or unknown, and -1 if the range is
     not accessible device memory. */
 CACHALOT_SIMULATOR_API int cachalot_sim_get(void* to, const void* from, uint64_t bytes);

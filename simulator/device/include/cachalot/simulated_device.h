@@ -288,7 +288,7 @@ class SimulatedDevice final : public Device {
   /// Returns size and physical number of the handle.
   HandleInfo handle_info(MemoryHandle handle) const;
 
-  // Work, as a program launches it. Any pointer value names a stream, but for a stream that was
+  // Work, as a program launches it. Any pointer value names a stream, except for a stream that was
   // destroyed and a stream() of another device: calls with these throw CudaError 400.
 
   /// Returns the name of a new stream: at once that of the stream that was destroyed last, if any,
@@ -314,7 +314,7 @@ class SimulatedDevice final : public Device {
   /// Blocks: not if the host's memory is pinned, nor on a capturing stream. A pageable copy to the
   /// host waits until it is done; one to the device that is larger than CopyModel::staged_bytes
   /// waits for the stream, and until the last of it is in the driver's buffer.
-  /// Returns and throws as launch.
+  /// Returns and throws as launch does.
   std::int64_t launch_copy(Stream stream, const HostCopy& copy,
                            const std::vector<AddressRange>& ranges = {});
   /// Destroys the stream. Its work still runs, a capture that it began ends, any other capture it

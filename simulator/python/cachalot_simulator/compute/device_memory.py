@@ -42,7 +42,7 @@ def put(to: int, source: int, size: int, is_known: bool) -> None:
 
 
 def get(to: int, source: int, size: int) -> bool:
-    """Reads device memory. Returns True if all of it is known; what is unknown reads as zeros."""
+    """Reads device memory. Returns True if all of it is known; unknown bytes read as zeros."""
     return _get(to, source, size) == 1
 
 
