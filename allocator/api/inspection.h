@@ -1,6 +1,6 @@
 // Inspection reports on one device's heap: statistics, fragmentation, snapshots, and the first broken invariant.
 //
-// Its functions lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
+// Its functions take the lock themselves. Contracts are those of CachingAllocator's methods of the same names.
 #pragma once
 
 #include <cstddef>

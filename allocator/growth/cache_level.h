@@ -20,7 +20,7 @@ class CacheLevel {
   CacheLevel(const CacheLevel&) = delete;
   CacheLevel& operator=(const CacheLevel&) = delete;
 
-  // These lock by themselves. Contracts of the first and the last are those of CachingAllocator's methods.
+  // These take the lock themselves. Contracts of the first and the last are those of CachingAllocator's methods.
   std::size_t trim(std::size_t keep_bytes);
   // Gives back cached memory beyond the limit, as far as trim can.
   void come_under_limit();

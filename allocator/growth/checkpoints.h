@@ -19,7 +19,7 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // These lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
+  // These take the lock themselves. Contracts are those of CachingAllocator's methods of the same names.
   bool pool_has_exactly(PoolId id, const std::vector<void*>& live) const;
   PoolCheckpoint checkpoint_pool(PoolId id) const;
   RestoreResult restore_pool(const PoolCheckpoint& checkpoint);

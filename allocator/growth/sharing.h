@@ -1,6 +1,6 @@
 // Sharing opens one device's memory to other processes and GPUs, and theirs to this device.
 //
-// Its functions lock by themselves. Contracts are those of CachingAllocator's methods.
+// Its functions take the lock themselves. Contracts are those of CachingAllocator's methods.
 #pragma once
 
 #include <cstddef>

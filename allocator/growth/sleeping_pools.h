@@ -35,7 +35,7 @@ class SleepingPools {
         growth_(growth),
         heap_(heap) {}
 
-  // These lock by themselves. Each throws InvalidArgument in the name of `call` if the heap has segments, during a
+  // These take the lock themselves. Each throws InvalidArgument in the name of `call` if the heap has segments, during a
   // capture, and for a pool with a segment provider.
   void require_pages(const char* call) const;
   // Returns false if there is no such pool.

@@ -37,7 +37,7 @@ class Recovery {
   void release_unused_pools(PoolId id, Growing& growing) CACHALOT_GROWING;
   // Takes all of these steps, for callers without a request: all free memory returns to the device.
   void recover(Growing& growing) CACHALOT_GROWING;
-  // CachingAllocator::empty_cache; locks by itself.
+  // CachingAllocator::empty_cache; takes the lock itself.
   void empty_cache(PoolId id, CacheBridge& caches);
 
  private:

@@ -26,7 +26,7 @@ class CacheBridge {
 
   // Makes the caches when they are first wanted.
   void want_caches(bool wanted, const Held& held) CACHALOT_HELD;
-  // Returns every thread's cached blocks to the heap. Locks by itself.
+  // Returns every thread's cached blocks to the heap. Takes the lock itself.
   void drain();
   // Drains the caches for a small request that finds no free block. Returns false if the heap should rather grow.
   bool drain_or_grow(const Held& held) CACHALOT_HELD;

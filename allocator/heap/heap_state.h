@@ -174,7 +174,7 @@ struct HeapState {
   // These are the two halves of a free: the block is no longer allocated; the block is free.
   void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
-  // Locks by itself. Returns the context of a live allocation, or null.
+  // Takes the lock itself. Returns the context of a live allocation, or null.
   Context context_of(const Block& block, const void* ptr);
   static bool is_live(const Block& block, const void* ptr) {
     const auto address = as_address(ptr);
@@ -272,7 +272,7 @@ struct BlockSizes {
 // Returns the segment of a block. Requires that its device's mutex is held.
 AddressRange segment_of(const Block& block);
 
-// These lock by themselves. Return nullopt if `ptr` is not a live allocation of `block`.
+// These take the lock themselves. Return nullopt if `ptr` is not a live allocation of `block`.
 std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr);
 std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr);
 // Returns true if `ptr` is a live allocation without memory until restore_physical.

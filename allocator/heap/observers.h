@@ -1,7 +1,7 @@
 // Observers pass the changes of one device's heap to the history, to trackers and to watchers, and say which contexts
 // and call stacks allocations gather for them.
 //
-// Thread safety: functions without a token lock by themselves; the flags are read without a lock.
+// Thread safety: functions without a token take the lock themselves; the flags are read without a lock.
 #pragma once
 
 #include <atomic>

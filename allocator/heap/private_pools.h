@@ -31,7 +31,7 @@ class PrivatePools {
   // Sets the growths. Requires that there is no pool yet.
   void set_growth(const GrowthOfPools& growth) { growth_ = growth; }
 
-  // These lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
+  // These take the lock themselves. Contracts are those of CachingAllocator's methods of the same names.
   void create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider);
   void begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason);
   void end_allocate_to_pool(PoolId id);

@@ -105,7 +105,7 @@ class StreamRegistry {
   KnownStream identify(Stream handle) const {
     return cachalot::identify(*state_.device, handle, state_.immortal_streams);
   }
-  // CachingAllocator::stream_ends; locks by itself.
+  // CachingAllocator::stream_ends; takes the lock itself.
   void stream_ends(Stream handle);
 
   // Returns the arena of a request that the fast path has not found.

@@ -18,7 +18,7 @@ class Uncached {
 
   // Throws OutOfMemory, CudaError.
   void* allocate(std::size_t bytes, Held& held, Alignment alignment = {}) CACHALOT_HELD;
-  // These lock by themselves.
+  // These take the lock themselves.
   void set_caching_enabled(bool enabled);
   // Returns false if `ptr` was not allocated here. Throws CudaError; the allocation is then live as before.
   bool deallocate(const void* ptr);

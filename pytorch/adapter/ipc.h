@@ -36,7 +36,7 @@ inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 #define SYS_pidfd_getfd 438
 #endif
 
-// The files behind descriptors of another process, as descriptors of this one, open as long as this lives.
+// The files behind descriptors of another process, as descriptors of this one, open as long as the object lives.
 class TakenDescriptors {
  public:
   // Replaces the descriptors in `sent`.

@@ -107,7 +107,7 @@ class Python {
   void (*restore_thread_)(PythonObject*);
 };
 
-// Keeps the exception that the thread raises in Python: calls while this lives may clear it or raise others. Memory is freed
+// Keeps the exception that the thread raises in Python: calls while the object lives may clear it or raise others. Memory is freed
 // while Python looks for the handler of an exception, and PyTorch's recorder of call stacks clears it there.
 class KeptException {
  public:

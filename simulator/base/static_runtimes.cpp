@@ -30,7 +30,7 @@ namespace {
 
 // ---- Files ----------------------------------------------------------------------------------------------------------
 
-// An ELF file, mapped as long as this lives; empty where it cannot be read.
+// An ELF file, mapped as long as the object lives; empty where it cannot be read.
 class MappedFile {
  public:
   explicit MappedFile(const char* path) {

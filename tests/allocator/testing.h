@@ -105,7 +105,7 @@ inline std::string out_of_memory(const std::function<void()>& action) { return m
 inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 #define EXPECT_CONTAINS(text, part) EXPECT_PRED2(::cachalot::contains, text, part)
 
-// PyTorch's use_mem_pool: the calling thread's allocations go to the pool while this lives.
+// PyTorch's use_mem_pool: the calling thread's allocations go to the pool while the object lives.
 class InPool {
  public:
   InPool(CachingAllocator& allocator, PoolId pool, int device = 0)

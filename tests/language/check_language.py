@@ -115,6 +115,8 @@ RULES = [
          "is not a …", SOURCE),
     rule(r"(?<=; )what\b(?![^.;]*\?)", "begin with the subject: a noun", SOURCE),
     rule(r"\b(?:comes?|came|stands?) behind\b", "follows"),
+    rule(r"\b[Ll]ocks? by (?:itself|themselves)\b", "takes the lock itself"),
+    rule(r"\b(?:while|until|when|as long as) this (?:lives|goes|dies)\b", "while the object lives; the destructor …", SOURCE),
     rule(r"\bis how much\b|\bof how (?:far|much|many)\b(?=,)", "name the quantity"),
 ]
 
@@ -428,7 +430,8 @@ BAD_COMMENTS = {
     "// Null: out of memory.\nint* m();": "Null:", "// Returns the gap; nullptr: none.\nint* n();": "nullptr:",
     "// There is none.\nint& o();": "There is none", "// Takes it. Throws as take; then nothing changes.\nvoid p();": "Throws as take",
     "// Throws if it is no power of two.\nvoid q();": "is no power", "// Waits; what takes longer is killed.\nvoid r();": "what",
-    "// The child comes behind the other.\nvoid s();": "comes behind",
+    "// The child comes behind the other.\nvoid s();": "comes behind", "// These lock by themselves.\nvoid t();": "lock by",
+    "// It is killed when this goes.\nvoid u();": "when this goes",
 }
 GOOD_COMMENTS = [
     "// Returns a.\nint a();", "// Does it fit?\nbool b();", "int c;  // of the whole handle",

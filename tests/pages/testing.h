@@ -37,7 +37,7 @@ struct Program {
   World& world;
 };
 
-// The calling thread's allocations belong to the tag while this lives.
+// The calling thread's allocations belong to the tag while the object lives.
 class Region {
  public:
   Region(World& world, std::string_view tag) : world_(world), tag_(tag) { world_.allocator.begin_tagged(tag_); }

@@ -280,7 +280,7 @@ std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& 
   return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, heap);
 }
 
-// A device's history, changed for as long as this lives: the request that failed is an allocation, at the end where the history
+// A device's history, changed for as long as the object lives: the request that failed is an allocation, at the end where the history
 // does not have it.
 class WithFailedRequest {
  public:
