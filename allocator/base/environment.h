@@ -19,7 +19,8 @@ class BadEnvironment : public InvalidArgument {
 
 // Returns the variable's value, or nullopt if it is not set. It is valid until the variable changes.
 inline std::optional<std::string_view> environment(const char* variable) {
-  const char* const value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no thread of cachalot sets variables
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread of cachalot sets variables
+  const char* const value = std::getenv(variable);
   return value == nullptr ? std::nullopt : std::optional<std::string_view>(value);
 }
 
