@@ -1,5 +1,7 @@
 #include "device/cuda_device.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstring>
 
@@ -115,6 +117,17 @@ DeviceProperties name_and_memory(CUdevice device) {
   return properties;
 }
 
+// Returns 0 without concurrent access: the driver then moves all managed memory to the device at each launch, where it
+// must fit. An integrated GPU's memory is the host's.
+std::size_t managed_bytes(CUdevice device, std::size_t total_bytes) {
+  if (!has(device, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)) return 0;
+  if (!has(device, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)) return 0;
+  if (has(device, CU_DEVICE_ATTRIBUTE_INTEGRATED)) return total_bytes;
+  const auto of_host =
+      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return total_bytes + of_host;
+}
+
 }  // namespace
 
 CudaDevice::CudaDevice(int ordinal) : CudaDevice(ordinal, Config{}) {}
@@ -126,6 +139,7 @@ CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal), c
   properties_ = name_and_memory(device);
   if (has(device, CU_DEVICE_ATTRIBUTE_INTEGRATED)) host_memory_file_ = config.host_memory_file;
   if (has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) query_virtual_memory(device);
+  properties_.managed_bytes = managed_bytes(device, properties_.total_bytes);
   const bool can_hint = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
   if (config.completion_hints && can_hint && driver().stream_write_value != nullptr) {
     words_ = std::make_unique<CudaCompletionWords>();
@@ -233,6 +247,17 @@ std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
   CUdeviceptr address = 0;
   if (exceeds_host_memory(bytes)) return std::nullopt;
   if (lacks_memory(kCall, driver().memory_alloc(&address, bytes))) return std::nullopt;
+  return static_cast<Address>(address);
+}
+
+std::optional<Address> CudaDevice::malloc_managed(std::size_t bytes) {
+  constexpr auto kCall = "cuMemAllocManaged";
+  if (properties_.managed_bytes == 0) check(kCall, CUDA_ERROR_NOT_SUPPORTED);
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  CUdeviceptr address = 0;
+  if (bytes > properties_.managed_bytes || exceeds_host_memory(bytes)) return std::nullopt;
+  if (lacks_memory(kCall, driver().memory_alloc_managed(&address, bytes, CU_MEM_ATTACH_GLOBAL))) return std::nullopt;
   return static_cast<Address>(address);
 }
 

@@ -97,6 +97,7 @@ class CudaDevice final : public Device {
   DeviceProperties properties() const override;
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
+  std::optional<Address> malloc_managed(std::size_t bytes) override;
   std::optional<Address> malloc_async(std::size_t bytes, Stream stream) override;
   void free_async(Address address, Stream stream) override;
   void free(Address address) override;

@@ -58,6 +58,7 @@ class CudaDriver {
 
   const PFN_cuMemGetInfo_v3020 memory_info = required("cuMemGetInfo_v2");
   const PFN_cuMemAlloc_v3020 memory_alloc = required("cuMemAlloc_v2");
+  const PFN_cuMemAllocManaged_v6000 memory_alloc_managed = required("cuMemAllocManaged");
   const PFN_cuMemFree_v3020 memory_free = required("cuMemFree_v2");
   const PFN_cuMemAllocAsync_v11020 memory_alloc_async = optional("cuMemAllocAsync");  // since CUDA 11.2
   const PFN_cuMemFreeAsync_v11020 memory_free_async = optional("cuMemFreeAsync");

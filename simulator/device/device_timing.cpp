@@ -52,6 +52,7 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::import_handle, 10);        // as ipc_export: nothing is mapped yet
   set(DeviceCall::enable_peer_access, 100);  // as malloc: maps all of the peer's memory
   set(DeviceCall::malloc_async, 100, 0.05);  // as malloc: a pool that keeps nothing asks the system each time
+  set(DeviceCall::malloc_managed, 100);      // as malloc; the memory comes when it is used
   set(DeviceCall::free_async, 2);            // as a kernel launch: queued
   set(DeviceCall::copy, 2);                  // as a kernel launch; CopyModel has the copy itself
   return model;

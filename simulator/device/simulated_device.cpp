@@ -22,6 +22,7 @@ DeviceProperties SimulatedDevice::properties() const {
           .virtual_memory = config.virtual_memory,
           .page_bytes = config.virtual_memory ? kPhysicalUnit : 0,
           .max_mappings = config.max_mappings,
+          .managed_bytes = config.managed_memory ? config.memory_bytes + config.managed_host_bytes : 0,
           .rdma_capable = false,
           .shares_by_descriptor = config.virtual_memory};
 }
@@ -96,6 +97,7 @@ std::size_t SimulatedDevice::peak_with_driver_bytes() const {
 }
 
 std::size_t SimulatedDevice::used_bytes() const { return impl_->locked(&SimulatedMemory::used_bytes); }
+std::size_t SimulatedDevice::managed_host_bytes() const { return impl_->locked(&SimulatedMemory::host_bytes); }
 std::size_t SimulatedDevice::peak_used_bytes() const { return impl_->locked(&SimulatedMemory::peak_used_bytes); }
 std::size_t SimulatedDevice::free_bytes() const { return impl_->locked(&SimulatedMemory::free_bytes); }
 std::size_t SimulatedDevice::live_mappings() const { return impl_->locked(&SimulatedMemory::live_mappings); }
@@ -114,6 +116,15 @@ std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
   const Lock lock(impl_->mutex);
   if (impl_->book.begin(DeviceCall::malloc, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
   const auto address = impl_->memory.malloc(bytes);
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+std::optional<Address> SimulatedDevice::malloc_managed(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::malloc_managed, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  if (!impl_->config.managed_memory) fail("cuMemAllocManaged", CudaCode::not_supported, "no managed memory");
+  const auto address = impl_->memory.malloc_managed(bytes);
   if (address) impl_->book.succeeded(*address);
   return address;
 }
@@ -282,7 +293,9 @@ HandleInfo SimulatedDevice::handle_info(MemoryHandle handle) const {
 IpcHandle SimulatedDevice::ipc_export(Address address) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::ipc_export, address);
-  const std::size_t bytes = impl_->memory.allocation_bytes("cuIpcGetMemHandle", address);
+  constexpr auto kCall = "cuIpcGetMemHandle";
+  const std::size_t bytes = impl_->memory.allocation_bytes(kCall, address);
+  if (impl_->memory.is_managed(address)) fail(kCall, CudaCode::invalid_value, "managed memory has no handle");
   const ExportedMemory memory{impl_->exporter, address, bytes};
   publish_export(memory);
   impl_->has_exported = true;

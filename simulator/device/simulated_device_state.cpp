@@ -54,6 +54,7 @@ constexpr std::array kNames = std::to_array<Names>({
     {DeviceCall::malloc_async, "malloc_async", "cuMemAllocAsync"},
     {DeviceCall::free_async, "free_async", "cuMemFreeAsync"},
     {DeviceCall::copy, "copy", "cuMemcpyAsync"},
+    {DeviceCall::malloc_managed, "malloc_managed", "cuMemAllocManaged"},
 });
 
 constexpr bool each_is_at_its_place() {
@@ -108,8 +109,9 @@ CallBook::Outcome CallBook::injected(DeviceCall call) {
   }
   if (!struck) return Outcome::proceed;
   ++faults_injected_;
-  const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::create ||
-                               call == DeviceCall::reserve || call == DeviceCall::host_malloc;
+  const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::malloc_managed ||
+                               call == DeviceCall::create || call == DeviceCall::reserve ||
+                               call == DeviceCall::host_malloc;
   if (struck->out_of_memory && may_lack_memory) return Outcome::out_of_memory;
   const int code = struck->out_of_memory ? static_cast<int>(CudaCode::memory_allocation) : struck->code;
   throw CudaError(cuda_name(call), code, cuda_code_name(code));
@@ -118,7 +120,7 @@ CallBook::Outcome CallBook::injected(DeviceCall call) {
 SimulatedDevice::Impl::Impl(const Config& settings)
     : config(settings),
       book(settings.latency, settings.log_calls),
-      memory(settings.memory_bytes, settings.account),
+      memory(settings.memory_bytes, settings.managed_host_bytes, settings.account),
       streams(settings.captures_refuse, settings.completion_hints) {
   if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
 }

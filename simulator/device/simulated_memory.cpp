@@ -92,41 +92,83 @@ void require_page_range(const char* call, Address address, std::size_t bytes) {
   if (!is_page_multiple(address)) fail(call, CudaCode::invalid_value, "the address is not a multiple of 2 MiB");
 }
 
+std::size_t units_of(std::size_t bytes) { return round_up(bytes, kPhysicalUnit) / kPhysicalUnit; }
+
 }  // namespace
 
-bool SimulatedMemory::take_from_account(std::size_t units) {
-  return units <= free_units() && (!account_.take || account_.take(units * kPhysicalUnit));
+// An account counts in bytes.
+std::size_t PhysicalUnits::free() const {
+  const std::size_t ours = capacity_ - driver_ - used_;
+  return account_.free_bytes ? std::min(ours, account_.free_bytes() / kPhysicalUnit) : ours;
 }
 
-bool SimulatedMemory::take_units(std::size_t units) {
+bool PhysicalUnits::take_from_account(std::size_t units) {
+  return units <= capacity_ - driver_ - used_ && (!account_.take || account_.take(units * kPhysicalUnit));
+}
+
+void PhysicalUnits::count(std::size_t& what, std::size_t units) {
+  what += units;
+  peak_used_ = std::max(peak_used_, used_);
+  peak_with_driver_ = std::max(peak_with_driver_, used_ + driver_);
+}
+
+void PhysicalUnits::make_room(std::size_t units) {
+  if (resident_ == 0) return;
+  const std::size_t missing = units - std::min(units, free());
+  if (missing > resident_ || missing > host_capacity_ - on_host_) return;
+  give_back(missing);
+  resident_ -= missing;
+  on_host_ += missing;
+}
+
+bool PhysicalUnits::take(std::size_t units) {
+  make_room(units);
   if (!take_from_account(units)) return false;
-  used_units_ += units;
-  peak_units_ = std::max(peak_units_, used_units_);
-  note_peak_with_driver();
+  count(used_, units);
   return true;
 }
 
-void SimulatedMemory::give_units_back(std::size_t units) {
-  used_units_ -= units;
+bool PhysicalUnits::take_for_driver(std::size_t units) {
+  make_room(units);
+  if (!take_from_account(units)) return false;
+  count(driver_, units);
+  return true;
+}
+
+bool PhysicalUnits::take_managed(std::size_t units) {
+  std::size_t on_device = std::min(units, free());
+  if (!take_from_account(on_device)) on_device = 0;  // another process was faster
+  if (units - on_device > host_capacity_ - on_host_) {
+    if (account_.give_back) account_.give_back(on_device * kPhysicalUnit);
+    return false;
+  }
+  count(used_, on_device);
+  resident_ += on_device;
+  on_host_ += units - on_device;
+  return true;
+}
+
+void PhysicalUnits::give_back(std::size_t units) {
+  used_ -= units;
   if (account_.give_back) account_.give_back(units * kPhysicalUnit);
 }
 
-bool SimulatedMemory::take_for_driver(std::size_t bytes) {
-  const std::size_t units = round_up(bytes, kPhysicalUnit) / kPhysicalUnit;
-  if (!take_from_account(units)) return false;
-  driver_units_ += units;
-  note_peak_with_driver();
-  return true;
+void PhysicalUnits::give_back_for_driver(std::size_t units) {
+  driver_ -= units;
+  if (account_.give_back) account_.give_back(units * kPhysicalUnit);
 }
 
-void SimulatedMemory::give_back_for_driver(std::size_t bytes) {
-  driver_units_ -= round_up(bytes, kPhysicalUnit) / kPhysicalUnit;
-  if (account_.give_back) account_.give_back(round_up(bytes, kPhysicalUnit));
+// The host's part goes first: other managed memory moves from there to the device when it is used.
+void PhysicalUnits::give_managed_back(std::size_t units) {
+  const std::size_t from_host = std::min(units, on_host_);
+  on_host_ -= from_host;
+  resident_ -= units - from_host;
+  give_back(units - from_host);
 }
 
-void SimulatedMemory::note_peak_with_driver() {
-  peak_with_driver_units_ = std::max(peak_with_driver_units_, used_units_ + driver_units_);
-}
+bool SimulatedMemory::take_for_driver(std::size_t bytes) { return units_.take_for_driver(units_of(bytes)); }
+
+void SimulatedMemory::give_back_for_driver(std::size_t bytes) { units_.give_back_for_driver(units_of(bytes)); }
 
 std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
   const std::uint64_t first = next_physical_;
@@ -151,13 +193,29 @@ std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
   if (bytes == 0) fail("cuMemAlloc", CudaCode::invalid_value, "a size of 0");
   if (bytes > kLargestRequest) return std::nullopt;
   const std::size_t rounded = round_up(bytes, kPhysicalUnit);
-  if (!take_units(rounded / kPhysicalUnit)) return std::nullopt;
+  if (!units_.take(rounded / kPhysicalUnit)) return std::nullopt;
   const auto address = take_addresses(rounded);
   if (!address) {
-    give_units_back(rounded / kPhysicalUnit);
+    units_.give_back(rounded / kPhysicalUnit);
     fail("cuMemAlloc", CudaCode::unknown, "the process has used up the simulated addresses");
   }
   allocations_.insert(*address, {.bytes = bytes, .physical = take_physical(rounded), .mapping = next_mapping_++});
+  return address;
+}
+
+std::optional<Address> SimulatedMemory::malloc_managed(std::size_t bytes) {
+  constexpr auto kCall = "cuMemAllocManaged";
+  if (bytes == 0) fail(kCall, CudaCode::invalid_value, "a size of 0");
+  if (bytes > kLargestRequest) return std::nullopt;
+  const std::size_t rounded = round_up(bytes, kPhysicalUnit);
+  if (!units_.take_managed(rounded / kPhysicalUnit)) return std::nullopt;
+  const auto address = take_addresses(rounded);
+  if (!address) {
+    units_.give_managed_back(rounded / kPhysicalUnit);
+    fail(kCall, CudaCode::unknown, "the process has used up the simulated addresses");
+  }
+  allocations_.insert(
+      *address, {.bytes = bytes, .physical = take_physical(rounded), .mapping = next_mapping_++, .managed = true});
   return address;
 }
 
@@ -171,8 +229,13 @@ std::size_t SimulatedMemory::allocation_bytes(const char* call, Address address)
 
 void SimulatedMemory::free(Address address) {
   const std::size_t rounded = round_up(allocation_bytes("cuMemFree", address), kPhysicalUnit);
-  give_units_back(rounded / kPhysicalUnit);
-  freed_.push_back({allocations_.find(address)->physical, rounded});
+  const Allocation& allocation = *allocations_.find(address);
+  if (allocation.managed) {
+    units_.give_managed_back(rounded / kPhysicalUnit);
+  } else {
+    units_.give_back(rounded / kPhysicalUnit);
+  }
+  freed_.push_back({allocation.physical, rounded});
   allocations_.erase(address);
 }
 
@@ -195,7 +258,7 @@ void SimulatedMemory::unreserve(Address address, std::size_t bytes) {
 
 std::optional<MemoryHandle> SimulatedMemory::create(std::size_t bytes) {
   require_page_range("cuMemCreate", 0, bytes);
-  if (!take_units(bytes / kPhysicalUnit)) return std::nullopt;
+  if (!units_.take(bytes / kPhysicalUnit)) return std::nullopt;
   handles_.emplace(next_handle_, Physical{.bytes = bytes, .first = take_physical(bytes)});
   return next_handle_++;
 }
@@ -234,7 +297,7 @@ const SimulatedMemory::Physical& SimulatedMemory::live_handle(const char* call, 
 void SimulatedMemory::drop_if_unused(MemoryHandle handle) {
   const auto at = handles_.find(handle);
   if (at->second.references > 0 || at->second.mappings > 0) return;
-  if (!at->second.foreign) give_units_back(at->second.bytes / kPhysicalUnit);
+  if (!at->second.foreign) units_.give_back(at->second.bytes / kPhysicalUnit);
   freed_.push_back({at->second.first, at->second.bytes});
   handles_.erase(at);
 }

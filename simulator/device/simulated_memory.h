@@ -1,8 +1,8 @@
 // The simulated device's memory: physical units, handles to them, reserved addresses, and mappings.
 //
-// Invariants: (1) used_units is the sum over our allocations and handles, and with driver_units never exceeds the
-// capacity; (2) mappings do not overlap; (3) every mapping of a handle lies in one reservation; (4) a handle exists
-// while it is not released or a mapping of it is left.
+// Invariants: (1) used units are the sum over our allocations and handles, less the managed memory on the host, and with
+// those of the driver never exceed the capacity; (2) mappings do not overlap; (3) every mapping of a handle lies in one
+// reservation; (4) a handle exists while it is not released or a mapping of it is left.
 // Every byte has a physical number besides its address, so that the same byte at two addresses is recognized.
 // Rules broken throw CudaError. Not thread-safe; the device's mutex guards it.
 #pragma once
@@ -28,6 +28,7 @@ struct Allocation {
   std::uint64_t physical = 0;  // number of its first byte
   std::uint64_t mapping = 0;   // its number among mappings
   bool foreign = false;        // of another process
+  bool managed = false;        // of malloc_managed
 };
 
 // Allocations by address, each beginning on a multiple of 2 MiB: a radix tree over the 47 bits of an address, so that
@@ -97,15 +98,59 @@ struct MemoryPiece {
   std::uint64_t mapping = 0;   // number of the mapping; never used again after unmap
 };
 
+// PhysicalUnits count the units of 2 MiB of a device by their use, and the units of managed memory that lie on the host.
+class PhysicalUnits {
+ public:
+  PhysicalUnits(std::size_t memory_bytes, std::size_t host_bytes, MemoryAccount account)
+      : capacity_(memory_bytes / kPhysicalUnit),
+        host_capacity_(host_bytes / kPhysicalUnit),
+        account_(std::move(account)) {}
+
+  // Each returns false, and takes nothing, if there is no room. Managed memory makes room for the others.
+  bool take(std::size_t units);
+  bool take_for_driver(std::size_t units);
+  bool take_managed(std::size_t units);
+  void give_back(std::size_t units);
+  void give_back_for_driver(std::size_t units);
+  void give_managed_back(std::size_t units);
+
+  // Returns what no process has taken.
+  std::size_t free() const;
+  std::size_t used() const { return used_; }
+  std::size_t driver() const { return driver_; }
+  std::size_t on_host() const { return on_host_; }
+  std::size_t peak_used() const { return peak_used_; }
+  std::size_t peak_with_driver() const { return peak_with_driver_; }
+
+ private:
+  bool take_from_account(std::size_t units);
+  void count(std::size_t& what, std::size_t units);
+  // Moves managed memory to the host until `units` are free, if it has that much and the host has room for it.
+  void make_room(std::size_t units);
+
+  const std::size_t capacity_;
+  const std::size_t host_capacity_;
+  const MemoryAccount account_;
+  std::size_t used_ = 0;
+  std::size_t driver_ = 0;
+  std::size_t resident_ = 0;  // of used_: managed memory
+  std::size_t on_host_ = 0;   // managed memory
+  std::size_t peak_used_ = 0;
+  std::size_t peak_with_driver_ = 0;  // of used_ and driver_ together
+};
+
 class SimulatedMemory {
  public:
-  explicit SimulatedMemory(std::size_t memory_bytes, MemoryAccount account = {})
-      : capacity_units_(memory_bytes / kPhysicalUnit), account_(std::move(account)) {}
+  SimulatedMemory(std::size_t memory_bytes, std::size_t host_bytes, MemoryAccount account)
+      : units_(memory_bytes, host_bytes, std::move(account)) {}
 
   void plan_addresses(const std::vector<AddressRange>& mallocs) { addresses_.plan(mallocs); }
   std::optional<Address> malloc(std::size_t bytes);
+  std::optional<Address> malloc_managed(std::size_t bytes);
   void free(Address address);
-  // Bytes asked of malloc for the live `address`; throws in the name of `call` for any other address.
+  // Requires that malloc or malloc_managed returned the live `address`.
+  bool is_managed(Address address) const { return allocations_.find(address)->managed; }
+  // Bytes asked of malloc or malloc_managed for the live `address`; throws in the name of `call` for any other address.
   std::size_t allocation_bytes(const char* call, Address address) const;
 
   std::optional<Address> reserve(std::size_t bytes);
@@ -135,12 +180,13 @@ class SimulatedMemory {
   // See SimulatedDevice::take_for_driver.
   bool take_for_driver(std::size_t bytes);
   void give_back_for_driver(std::size_t bytes);
-  std::size_t driver_bytes() const { return driver_units_ * kPhysicalUnit; }
-  std::size_t peak_with_driver_bytes() const { return peak_with_driver_units_ * kPhysicalUnit; }
+  std::size_t driver_bytes() const { return units_.driver() * kPhysicalUnit; }
+  std::size_t peak_with_driver_bytes() const { return units_.peak_with_driver() * kPhysicalUnit; }
 
-  std::size_t free_bytes() const { return account_.free_bytes ? account_.free_bytes() : free_units() * kPhysicalUnit; }
-  std::size_t used_bytes() const { return used_units_ * kPhysicalUnit; }
-  std::size_t peak_used_bytes() const { return peak_units_ * kPhysicalUnit; }
+  std::size_t free_bytes() const { return units_.free() * kPhysicalUnit; }
+  std::size_t used_bytes() const { return units_.used() * kPhysicalUnit; }
+  std::size_t host_bytes() const { return units_.on_host() * kPhysicalUnit; }
+  std::size_t peak_used_bytes() const { return units_.peak_used() * kPhysicalUnit; }
   std::size_t live_mappings() const { return handle_mappings_; }
   // Physical numbers freed since the last forget_freed.
   struct PhysicalRange {
@@ -169,12 +215,6 @@ class SimulatedMemory {
   };
   using Mappings = std::map<Address, Mapping>;
 
-  // Not counting what other processes took.
-  std::size_t free_units() const { return capacity_units_ - driver_units_ - used_units_; }
-  bool take_from_account(std::size_t units);
-  bool take_units(std::size_t units);
-  void note_peak_with_driver();
-  void give_units_back(std::size_t units);
   std::optional<Address> take_addresses(std::size_t bytes);
   Mappings::const_iterator mapping_at(Address address) const;
   Mappings::const_iterator end_of_tiling(const char* call, Address address, std::size_t bytes) const;
@@ -184,12 +224,7 @@ class SimulatedMemory {
   void drop_if_unused(MemoryHandle handle);
   std::uint64_t take_physical(std::size_t bytes);
 
-  const std::size_t capacity_units_;
-  const MemoryAccount account_;
-  std::size_t driver_units_ = 0;
-  std::size_t used_units_ = 0;
-  std::size_t peak_units_ = 0;
-  std::size_t peak_with_driver_units_ = 0;  // of used_units and driver_units together
+  PhysicalUnits units_;
   AddressSpace addresses_;
   AllocationTable allocations_;  // of malloc and of other processes; disjoint from the mappings
   Mappings mappings_;

@@ -311,6 +311,7 @@ CUresult cuMemFree(CUdeviceptr address) {
   return call_in_context(__func__, [&](Process& process) {
     if (address == 0) return cudaSuccess;
     process.captures().require_safe("cuMemFree");
+    if (process.allocations().free_host(HostRange::Kind::managed, pointer(address))) return cudaSuccess;
     process.allocations().free("cuMemFree", address);
     return cudaSuccess;
   });

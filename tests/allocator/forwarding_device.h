@@ -28,7 +28,8 @@ class ForwardingDevice : public Device {
   DeviceProperties properties() const override { return device_->properties(); }
   MemoryInfo memory_info() override
       CACHALOT_FORWARD(memory_info()) std::optional<Address> malloc(std::size_t bytes) override
-      CACHALOT_FORWARD(malloc(bytes)) void free(Address address) override
+      CACHALOT_FORWARD(malloc(bytes)) std::optional<Address> malloc_managed(std::size_t bytes) override
+      CACHALOT_FORWARD(malloc_managed(bytes)) void free(Address address) override
       CACHALOT_FORWARD(free(address)) std::optional<Address> reserve(std::size_t bytes) override
       CACHALOT_FORWARD(reserve(bytes)) void unreserve(Address address, std::size_t bytes) override
       CACHALOT_FORWARD(unreserve(address, bytes)) std::optional<MemoryHandle> create(std::size_t bytes) override

@@ -56,12 +56,25 @@ class VirtualMemoryContract : public DeviceContract {
   }
 };
 
+class ManagedMemoryContract : public DeviceContract {
+ protected:
+  void SetUp() override {
+    DeviceContract::SetUp();
+    if (IsSkipped()) return;
+    if (device_->properties().managed_bytes == 0) GTEST_SKIP() << "this device has no managed memory";
+  }
+};
+
 INSTANTIATE_TEST_SUITE_P(Simulated, DeviceContract, testing::Values(&make_simulated_subject));
 INSTANTIATE_TEST_SUITE_P(Simulated, VirtualMemoryContract, testing::Values(&make_simulated_subject));
+INSTANTIATE_TEST_SUITE_P(Simulated, ManagedMemoryContract, testing::Values(&make_simulated_subject));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceContract, testing::Values(&make_cuda_subject));
 INSTANTIATE_TEST_SUITE_P(Cuda, VirtualMemoryContract, testing::Values(&make_cuda_subject));
+INSTANTIATE_TEST_SUITE_P(Cuda, ManagedMemoryContract, testing::Values(&make_cuda_subject));
 INSTANTIATE_TEST_SUITE_P(CudaFromNewThreads, DeviceContract, testing::Values(&make_cuda_subject_for_new_threads));
 INSTANTIATE_TEST_SUITE_P(CudaFromNewThreads, VirtualMemoryContract,
+                         testing::Values(&make_cuda_subject_for_new_threads));
+INSTANTIATE_TEST_SUITE_P(CudaFromNewThreads, ManagedMemoryContract,
                          testing::Values(&make_cuda_subject_for_new_threads));
 
 TEST_P(DeviceContract, PropertiesAgreeWithMemoryInfo) {
@@ -505,6 +518,54 @@ TEST_P(DeviceContract, ExportedMemoryHasAHandleThatItsOwnProcessCannotOpen) {
   EXPECT_TRUE(
       std::any_of(std::begin(handle.bytes), std::end(handle.bytes), [](unsigned char byte) { return byte != 0; }));
   EXPECT_THROW(device_->ipc_import(handle), CudaError);
+  device_->free(address);
+}
+
+TEST_P(ManagedMemoryContract, ManagedMemoryIsWrittenAndReadAndFreed) {
+  const Address address = device_->malloc_managed(4 * kMiB).value();
+  EXPECT_EQ(address % 512, 0u);
+  const Stream stream = subject_->new_stream();
+  device_->fill(address, 7, 4 * kMiB, stream);
+  device_->synchronize();
+  unsigned char seen = 0;
+  device_->copy_to_host(&seen, address + 4 * kMiB - 1, 1);
+  EXPECT_EQ(seen, 7);
+  device_->free(address);
+  EXPECT_NE(code_of([&] { device_->free(address); }), 0);
+}
+
+TEST_P(ManagedMemoryContract, ManagedMemoryOfNothingIsAnError) {
+  EXPECT_EQ(code_of([&] { device_->malloc_managed(0); }), 1);
+}
+
+TEST_P(ManagedMemoryContract, TooMuchManagedMemoryIsNoValue) {
+  EXPECT_GE(device_->properties().managed_bytes, device_->properties().total_bytes);
+  EXPECT_EQ(device_->malloc_managed(2 * device_->properties().managed_bytes), std::nullopt);
+}
+
+TEST_P(ManagedMemoryContract, ManagedMemoryIsAllocatedWhileAStreamCaptures) {
+  const Stream stream = subject_->new_stream();
+  subject_->begin_capture(stream);
+  const auto address = device_->malloc_managed(2 * kMiB);
+  EXPECT_EQ(subject_->end_capture(stream), 0);
+  ASSERT_TRUE(address);
+  device_->free(*address);
+}
+
+TEST_P(ManagedMemoryContract, FreeOfManagedMemoryWaitsForAllWork) {
+  const Stream stream = subject_->new_stream();
+  const Event event = device_->event_create();
+  const Address address = device_->malloc_managed(2 * kMiB).value();
+  subject_->queue_work(stream, kWork);
+  device_->event_record(event, stream);
+  device_->free(address);
+  EXPECT_TRUE(device_->event_query(event));
+  device_->event_destroy(event);
+}
+
+TEST_P(ManagedMemoryContract, ManagedMemoryHasNoHandleForOtherProcesses) {
+  const Address address = device_->malloc_managed(2 * kMiB).value();
+  EXPECT_EQ(code_of([&] { device_->ipc_export(address); }), 1);
   device_->free(address);
 }
 

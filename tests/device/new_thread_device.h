@@ -33,6 +33,9 @@ class NewThreadDevice final : public Device {
   std::optional<Address> malloc(std::size_t bytes) override {
     return in_new_thread([&] { return device_->malloc(bytes); });
   }
+  std::optional<Address> malloc_managed(std::size_t bytes) override {
+    return in_new_thread([&] { return device_->malloc_managed(bytes); });
+  }
   void free(Address address) override {
     in_new_thread([&] { device_->free(address); });
   }

@@ -881,11 +881,88 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.malloc_async(kPage, {}); },
         [&] { device.free_async(1, {}); },
         [&] { device.copy(CopyKind::within_device, 1, 2, 1, {}); },
+        [&] { device.malloc_managed(kPage); },
     };
     ASSERT_EQ(calls.size(), kDeviceCallCount);
     EXPECT_EQ(code_of(calls[i]), 999);
     EXPECT_EQ(device.count(kind), before + 1);
   }
+}
+
+// A device of 8 MiB with a host that has room for 6 MiB of managed memory.
+SimulatedDevice::Config config_of_managed_memory() {
+  SimulatedDevice::Config config;
+  config.memory_bytes = 8 * kMiB;
+  config.managed_host_bytes = 6 * kMiB;
+  return config;
+}
+
+TEST(SimulatedManagedMemory, LiesOnTheHostWhereTheDeviceHasNoRoom) {
+  SimulatedDevice device(config_of_managed_memory());
+  const Address first = device.malloc_managed(4 * kMiB).value();
+  EXPECT_EQ(device.free_bytes(), 4 * kMiB);
+  const Address second = device.malloc_managed(10 * kMiB).value();
+  EXPECT_EQ(device.free_bytes(), 0u);
+  EXPECT_EQ(device.used_bytes(), 8 * kMiB);
+  EXPECT_EQ(device.managed_host_bytes(), 6 * kMiB);
+  EXPECT_EQ(device.malloc_managed(1), std::nullopt) << "neither has room";
+  EXPECT_EQ(device.malloc(1), std::nullopt);
+  device.free(first);
+  EXPECT_EQ(device.used_bytes(), 8 * kMiB) << "what lay on the host is used on the device now";
+  EXPECT_EQ(device.managed_host_bytes(), 2 * kMiB);
+  device.free(second);
+  EXPECT_EQ(device.used_bytes() + device.managed_host_bytes(), 0u);
+}
+
+TEST(SimulatedManagedMemory, MakesRoomForOtherMemory) {
+  SimulatedDevice device(config_of_managed_memory());
+  const Address managed = device.malloc_managed(8 * kMiB).value();
+  const Address plain = device.malloc(4 * kMiB).value();
+  EXPECT_EQ(device.managed_host_bytes(), 4 * kMiB);
+  const MemoryHandle handle = device.create(2 * kMiB).value();
+  EXPECT_EQ(device.managed_host_bytes(), 6 * kMiB);
+  EXPECT_EQ(device.malloc(2 * kMiB), std::nullopt) << "the host has no room for the rest";
+  EXPECT_EQ(device.used_bytes(), 8 * kMiB);
+  device.release(handle);
+  device.free(plain);
+  device.free(managed);
+  EXPECT_EQ(device.used_bytes() + device.managed_host_bytes(), 0u);
+}
+
+TEST(SimulatedManagedMemory, IsRefusedByADeviceWithout) {
+  SimulatedDevice::Config config;
+  config.managed_memory = false;
+  SimulatedDevice device(config);
+  EXPECT_EQ(device.properties().managed_bytes, 0u);
+  EXPECT_EQ(code_of([&] { device.malloc_managed(kMiB); }), 801);
+}
+
+TEST(SimulatedManagedMemory, IsGoneAfterAReset) {
+  SimulatedDevice device(config_of_managed_memory());
+  static_cast<void>(device.malloc_managed(12 * kMiB).value());
+  device.reset();
+  EXPECT_EQ(device.used_bytes() + device.managed_host_bytes(), 0u);
+}
+
+TEST(SimulatedManagedMemory, OfAnAccountTakesOnlyWhatTheDevicesProcessesLeave) {
+  std::size_t free_bytes = 4 * kMiB;
+  SimulatedDevice::Config config = config_of_managed_memory();
+  config.account = {.take =
+                        [&](std::size_t bytes) {
+                          if (bytes > free_bytes) return false;
+                          free_bytes -= bytes;
+                          return true;
+                        },
+                    .give_back = [&](std::size_t bytes) { free_bytes += bytes; },
+                    .free_bytes = [&] { return free_bytes; }};
+  SimulatedDevice device(config);
+  const Address address = device.malloc_managed(8 * kMiB).value();
+  EXPECT_EQ(free_bytes, 0u);
+  EXPECT_EQ(device.managed_host_bytes(), 4 * kMiB);
+  EXPECT_EQ(device.malloc_managed(4 * kMiB), std::nullopt);
+  EXPECT_EQ(free_bytes, 0u);
+  device.free(address);
+  EXPECT_EQ(free_bytes, 4 * kMiB);
 }
 
 TEST(SimulatedLog, TellsEachCallWithArgumentSizeTimeAndOutcome) {

@@ -88,6 +88,7 @@ TEST_F(UnifiedMemoryCuda, IsReportedAsFree) {
 TEST_F(UnifiedMemoryCuda, IsNotAskedForBeyondWhatIsAvailable) {
   file_.set_available(4 * kMiB);
   EXPECT_EQ(device_->malloc(6 * kMiB), std::nullopt);
+  EXPECT_EQ(device_->malloc_managed(6 * kMiB), std::nullopt);
   EXPECT_EQ(device_->malloc_async(6 * kMiB, nullptr), std::nullopt);
   EXPECT_EQ(device_->create(6 * kMiB), std::nullopt);
   const std::optional<Address> fitting = device_->malloc(4 * kMiB);

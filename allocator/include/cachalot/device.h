@@ -90,6 +90,9 @@ struct DeviceProperties {
   /// The mappings that the page heap keeps before it removes unused ones: half of the 500,000 per
   /// context that drivers are reported to support.
   std::size_t max_mappings = 262144;
+  /// The most managed memory (malloc_managed) that lies on device and host together, in bytes; 0 if
+  /// the device has none that moves between the two by itself while both work.
+  std::size_t managed_bytes = 0;
 
   // Properties of new handles of create. On a GPU they are its claims until its first create, which
   // tries them, and from then on the properties that work.
@@ -156,7 +159,15 @@ class Device {
   /// Allocates `bytes` bytes (cuMemAlloc). Returns nullopt if the device does not have that much.
   /// Throws CUDA_ERROR_INVALID_VALUE for 0 bytes. Allowed while a stream captures.
   virtual std::optional<Address> malloc(std::size_t bytes) = 0;
-  /// Frees an address that malloc returned (cuMemFree). Null is not such an address.
+  /// Allocates `bytes` bytes of managed memory, accessible to all devices and the host
+  /// (cuMemAllocManaged, CU_MEM_ATTACH_GLOBAL). The part that the device has no room for lies on
+  /// the host, so that more may be allocated than the device has. Returns nullopt for more than
+  /// properties().managed_bytes, and if there is no room, which a driver may notice only when the
+  /// memory is used. Throws CUDA_ERROR_INVALID_VALUE for 0 bytes. Allowed while a stream captures.
+  /// A device without managed memory throws CUDA_ERROR_NOT_SUPPORTED, or allocates as malloc.
+  virtual std::optional<Address> malloc_managed(std::size_t bytes) { return malloc(bytes); }
+  /// Frees an address that malloc or malloc_managed returned (cuMemFree). Null is not such an
+  /// address.
   /// Requires: no stream captures.
   /// Blocks: until all work on the device is done.
   virtual void free(Address address) = 0;
@@ -275,6 +286,7 @@ class Device {
   virtual void synchronize() = 0;
 
   /// Returns what another process needs to open the allocation at `address`, which malloc returned.
+  /// Throws CUDA_ERROR_INVALID_VALUE for managed memory, which no other process can open.
   virtual IpcHandle ipc_export(Address address) = 0;
   /// Opens memory that another process exported. Returns its address in this process.
   virtual Address ipc_import(const IpcHandle& handle) = 0;

@@ -53,6 +53,7 @@ enum class DeviceCall : std::uint8_t {
   malloc_async,        ///< Device::malloc_async
   free_async,          ///< Device::free_async
   copy,                ///< Device::copy
+  malloc_managed,      ///< Device::malloc_managed
   kCount,              ///< the number of kinds
 };
 /// The number of kinds of calls.
@@ -115,8 +116,9 @@ struct CopyModel {
 struct Fault {
   std::optional<DeviceCall> call = std::nullopt;  ///< the kind; empty: any call
   std::uint64_t nth = 1;                          ///< number of the failing call; 1: the next one
-  /// If true, malloc, create, reserve and host_malloc report a lack of memory, and other calls
-  /// throw cudaErrorMemoryAllocation. If false, the call throws a CudaError with `code`.
+  /// If true, malloc, malloc_managed, create, reserve and host_malloc report a lack of memory, and
+  /// other calls throw cudaErrorMemoryAllocation. If false, the call throws a CudaError with
+  /// `code`.
   bool out_of_memory = true;
   int code = 2;         ///< of the CudaError, if `out_of_memory` is false
   bool repeat = false;  ///< the n-th and every later call fails
@@ -164,6 +166,8 @@ struct MemoryAccount {
 ///
 /// It models
 /// - capacity, in units of 2 MiB;
+/// - managed memory: what the device has no room for when it is allocated lies on the host, and
+///   other memory that needs room moves more of it there (Config::managed_host_bytes);
 /// - addresses, which ascend and are not reused before the process has used up all of them;
 /// - the driver's rules of virtual memory;
 /// - streams with pending work, and events that are not done before the clock has passed the work
@@ -198,6 +202,10 @@ class SimulatedDevice final : public Device {
     CopyModel copies = CopyModel::published();             ///< the time that copies take
     bool virtual_memory = true;                            ///< DeviceProperties::virtual_memory
     std::size_t max_mappings = 262144;                     ///< DeviceProperties::max_mappings
+    bool managed_memory = true;                            ///< if false, managed_bytes is 0
+    /// The most managed memory that lies on the host at a time, a multiple of 2 MiB: a driver knows
+    /// no such bound, and a host ends programs that use too much.
+    std::size_t managed_host_bytes = std::size_t{512} << 30;
     bool completion_hints = true;  ///< if false, completion_hint returns nullopt
     bool mapping_waits = false;    ///< map, unmap and set_access wait for all work
     bool check_hazards = false;    ///< handed_out and its like report hazards
@@ -223,6 +231,7 @@ class SimulatedDevice final : public Device {
   DeviceProperties properties() const override;
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
+  std::optional<Address> malloc_managed(std::size_t bytes) override;
   void free(Address address) override;
   std::optional<Address> malloc_async(std::size_t bytes, Stream stream) override;
   void free_async(Address address, Stream stream) override;
@@ -378,6 +387,8 @@ class SimulatedDevice final : public Device {
   double driver_us() const;
   /// Returns the physical memory in use, in bytes; a multiple of 2 MiB.
   std::size_t used_bytes() const;
+  /// Returns the managed memory that lies on the host, in bytes: used_bytes() does not count it.
+  std::size_t managed_host_bytes() const;
   /// Returns the largest used_bytes() so far.
   std::size_t peak_used_bytes() const;
   /// Returns what memory_info() reports as free, without the call.
