@@ -167,7 +167,10 @@ std::size_t PoolMemory::slab_bytes(std::size_t slots) const {
 
 void PoolMemory::require_fits(std::size_t slots) const {
   const std::size_t bytes = slab_bytes(slots);
-  const std::size_t total = device_->properties().total_bytes;
+  const bool is_managed = selected_heap(allocator_.options()) == HeapKind::managed;
+  const DeviceProperties properties = device_->properties();
+  const std::size_t total =
+      is_managed ? std::max(properties.total_bytes, properties.managed_bytes) : properties.total_bytes;
   if (bytes <= total) return;
   throw OutOfMemory(formatted("{} slots of {} are more than device {} has: {}", slots, format_bytes(stride_),
                               device_index_, format_bytes(total)),

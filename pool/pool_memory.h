@@ -97,7 +97,8 @@ class PoolMemory {
   PoolStreams& streams() { return streams_; }
 
   // To be called before the host allocates tables for `slots`. Throws InvalidArgument if they are more than any
-  // allocation, and OutOfMemory if they are more than all of the device.
+  // allocation, and OutOfMemory if they are more than all of the device; for managed memory, than all of the device and
+  // the host.
   void require_fits(std::size_t slots) const;
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, StreamKey stream);
   // The slab's memory is null afterwards. After an error it is as before.

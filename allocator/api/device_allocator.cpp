@@ -1,6 +1,7 @@
 #include "api/device_allocator.h"
 
 #include <bit>
+#include <memory>
 #include <utility>
 
 #include "base/bytes.h"
@@ -27,15 +28,29 @@ bool has_pages(const HeapState& state, const Options& options) {
   return true;
 }
 
+bool has_managed_memory(const HeapState& state, const Options& options) {
+  if (selected_heap(options) != HeapKind::managed) return false;
+  if (state.device->properties().managed_bytes != 0) return true;
+  print_error(
+      "cachalot: GPU {} has no managed memory with concurrent access: heap:segments is used instead of "
+      "heap:managed\n",
+      state.index);
+  return false;
+}
+
+template <typename Strategy>
+std::unique_ptr<Strategy> make_segments(HeapState& state, const PageGrowth::Parts& parts) {
+  return std::make_unique<Strategy>(state, parts.clocks, parts.streams, parts.caches, parts.recovery);
+}
+
 }  // namespace
 
 Growths::Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options)
-    : segments_(std::make_unique<SegmentGrowth>(state, parts.clocks, parts.streams, parts.caches, parts.recovery)),
-      usual_(segments_.get()) {
-  if (selected_heap(options) == HeapKind::async) {
-    async_ = std::make_unique<AsyncGrowth>(state, parts.clocks, parts.streams, parts.caches, parts.recovery);
-    usual_ = async_.get();
-  }
+    : segments_(make_segments<SegmentGrowth>(state, parts)), usual_(segments_.get()) {
+  uses_managed_ = has_managed_memory(state, options);
+  if (uses_managed_) other_segments_ = make_segments<ManagedGrowth>(state, parts);
+  if (selected_heap(options) == HeapKind::async) other_segments_ = make_segments<AsyncGrowth>(state, parts);
+  if (other_segments_ != nullptr) usual_ = other_segments_.get();
   if (!has_pages(state, options)) return;
   pages_ = std::make_unique<PageGrowth>(state, parts, state.device->properties().page_bytes);
   usual_ = pages_.get();
@@ -43,14 +58,14 @@ Growths::Growths(HeapState& state, const PageGrowth::Parts& parts, const Options
 
 std::vector<const Growth*> Growths::all() const {
   std::vector<const Growth*> growths = {segments_.get()};
-  if (async_ != nullptr) growths.push_back(async_.get());
+  if (other_segments_ != nullptr) growths.push_back(other_segments_.get());
   if (pages_ != nullptr) growths.push_back(pages_.get());
   return growths;
 }
 
 void Growths::give_back_everything() noexcept {
   if (pages_ != nullptr) pages_->give_back_everything();
-  if (async_ != nullptr) async_->give_back_everything();
+  if (other_segments_ != nullptr) other_segments_->give_back_everything();
   segments_->give_back_everything();
 }
 
@@ -76,6 +91,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     state.counters.max_split_size =
         options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
   }
+  if (growths.use_managed_memory()) uncached.use_managed_memory();
   apply(options);
   if (options.per_process_memory_fraction < 1)
     set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);

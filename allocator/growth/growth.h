@@ -1,6 +1,6 @@
 // A Growth gets the memory of pools from the device when no free block serves, and returns it. There is one strategy
-// each for segments of the device's malloc (SegmentGrowth), segments of CUDA's pool (AsyncGrowth) and pages
-// (PageGrowth). Each pool has one; no other code asks which.
+// each for segments of the device's malloc (SegmentGrowth), segments of CUDA's pool (AsyncGrowth), segments of managed
+// memory (ManagedGrowth) and pages (PageGrowth). Each pool has one; no other code asks which.
 //
 // Functions that take a Growing are the slow path, which costs a driver call anyway.
 #pragma once
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/host_memory.h"
@@ -125,6 +126,9 @@ class Growth {
   // --- queries about a block's memory ---
 
   virtual bool is_expandable() const { return false; }  // in the sense of PyTorch's snapshots
+  // Returns a sentence for the message of an out-of-memory error, with a space before it: "" if all memory is the
+  // device's, so that its figures explain the error.
+  virtual std::string_view where_memory_lies() const { return ""; }
   // Returns the kind whose statistics count the memory of a run of blocks as reserved.
   virtual PoolKind reserved_in(const Block& head, const Held& held) const CACHALOT_HELD;
   virtual std::size_t asleep_bytes(Address begin, Address end, const Held& held) const CACHALOT_HELD;

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/known_stream.h"
 #include "policy/torch_policy.h"
@@ -359,6 +360,21 @@ SharedMemory AsyncGrowth::share(const Block& block, Address base, Growing& growi
                    "processes cannot open; use heap:segments or heap:pages",
                    block.address);
   return SegmentGrowth::share(block, base, growing);
+}
+
+std::optional<Address> ManagedGrowth::malloc(std::size_t bytes, const KnownStream& /*stream*/) {
+  return state().device->malloc_managed(bytes);
+}
+
+std::string_view ManagedGrowth::where_memory_lies() const {
+  return " With heap:managed, memory that the GPU has no room for lies on the host.";
+}
+
+SharedMemory ManagedGrowth::share(const Block& block, Address /*base*/, Growing& /*growing*/) {
+  throw InvalidArgument(
+      formatted("the allocation at {:#x} cannot be shared: heap:managed has managed memory, which other "
+                "processes cannot open; use heap:segments or heap:pages",
+                block.address));
 }
 
 CACHALOT_END

@@ -1,10 +1,11 @@
 // SegmentGrowth gets memory in segments from the device's malloc, or from a pool's segment provider: PyTorch's native
-// allocator, step for step.
+// allocator, step for step. AsyncGrowth and ManagedGrowth get them by other calls of the device.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "base/host_memory.h"
@@ -78,6 +79,20 @@ class AsyncGrowth final : public SegmentGrowth {
 
   // Segments of the device's malloc: a stream that captures takes none of the pool.
   Set<Address> plain_ CACHALOT_GUARDED_BY(growth_lock);
+};
+
+// ManagedGrowth gets segments of managed memory, cudaMallocManaged, of which there may be more than the device has. The device
+// refuses none of them for its own size, so the recovery begins where a limit, or the host, has no room.
+class ManagedGrowth final : public SegmentGrowth {
+ public:
+  using SegmentGrowth::SegmentGrowth;
+
+  std::string_view where_memory_lies() const override;
+  // Throws InvalidArgument: other processes cannot open managed memory.
+  SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
+
+ protected:
+  std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream) override CACHALOT_REQUIRES(growth_lock);
 };
 
 CACHALOT_END

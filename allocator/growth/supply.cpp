@@ -171,7 +171,8 @@ std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools
       "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
       format_bytes(segment_bytes), state.index, format_bytes(memory.total_bytes), format_bytes(memory.free_bytes));
   if (limit != Ledger::kNoLimit) text += formatted("{} allowed by {}; ", format_bytes(limit), limited_by);
-  return text + explain_use(state, pools, request, held);
+  text += explain_use(state, pools, request, held);
+  return text.append(request.pool().growth->where_memory_lies());
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ void* Uncached::allocate(std::size_t bytes, Held& held, Alignment alignment) {
   const auto ask = [&] {
     holds(held);
     const Unlocked unlocked(held);
-    return state_.device->malloc(bytes + alignment.slack());
+    return ((*state_.device).*malloc_)(bytes + alignment.slack());
   };
   std::optional<Address> address = ask();
   if (!address && pressure_.run_last_resort(held)) address = ask();

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 
 #include "base/host_memory.h"
 #include "heap/heap_state.h"
@@ -16,6 +17,9 @@ class Uncached {
   Uncached(const Uncached&) = delete;
   Uncached& operator=(const Uncached&) = delete;
 
+  // Requires that nothing was allocated.
+  void use_managed_memory() { malloc_ = &Device::malloc_managed; }
+
   // Throws OutOfMemory, CudaError.
   void* allocate(std::size_t bytes, Held& held, Alignment alignment = {}) CACHALOT_HELD;
   // These take the lock themselves.
@@ -27,6 +31,7 @@ class Uncached {
  private:
   HeapState& state_;
   MemoryPressure& pressure_;
+  std::optional<Address> (Device::*malloc_)(std::size_t) = &Device::malloc;  // as the heap's segments
   // The program's addresses, with those that the device gave for them.
   Map<Address, Address> live_ CACHALOT_GUARDED_BY(device_lock);
 };

@@ -222,9 +222,12 @@ void set_backend(const OptionSetting& setting, Options&) {
 constexpr std::size_t kLargestPage = kMiB << 10;
 
 void set_heap(const OptionSetting& setting, Options& options) {
-  options.heap = parse_choice<HeapKind>(
-      setting, {{"segments", HeapKind::segments}, {"pages", HeapKind::pages}, {"async", HeapKind::async}},
-      "Unknown heap, options are segments, pages and async");
+  options.heap = parse_choice<HeapKind>(setting,
+                                        {{"segments", HeapKind::segments},
+                                         {"pages", HeapKind::pages},
+                                         {"async", HeapKind::async},
+                                         {"managed", HeapKind::managed}},
+                                        "Unknown heap, options are segments, pages, async and managed");
 }
 
 void set_cross_stream(const OptionSetting& setting, Options& options) {
@@ -377,11 +380,11 @@ Options amend_options(std::string_view text, const Options& base) {
   for (const OptionKey& key : kKeys) {
     if (const OptionSetting* setting = find_setting(key, settings)) key.set(*setting, options);
   }
-  // A text that names segments means them, whatever an earlier one says of expandable segments.
+  // A text that names another heap than pages means it, whatever an earlier one says of expandable segments.
   const auto is_given = [&](std::string_view key) {
     return std::ranges::any_of(settings, [&](const OptionSetting& setting) { return setting.key == key; });
   };
-  if (is_given("heap") && options.heap == HeapKind::segments && !is_given("expandable_segments")) {
+  if (is_given("heap") && options.heap != HeapKind::pages && !is_given("expandable_segments")) {
     options.expandable_segments = false;
   }
   if (options.large_segment_size != base.large_segment_size) require_room_for_segments(options);

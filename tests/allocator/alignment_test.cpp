@@ -18,6 +18,7 @@ constexpr std::size_t kAlignments[] = {1, 256, 512, 1024, 4 * kKiB, 64 * kKiB, k
 const char* const kHeaps[] = {"heap:segments",
                               "heap:pages",
                               "heap:async",
+                              "heap:managed",
                               "heap:segments,guard:True",
                               "heap:pages,guard:True",
                               "heap:segments,max_split_size_mb:20"};

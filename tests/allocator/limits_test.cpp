@@ -16,7 +16,7 @@
 namespace cachalot {
 namespace {
 
-constexpr const char* kLimitedHeaps[] = {"heap:segments", "heap:pages", "heap:async"};
+constexpr const char* kLimitedHeaps[] = {"heap:segments", "heap:pages", "heap:async", "heap:managed"};
 
 MemoryLimit as_limit(const char* text) { return MemoryLimit::parse(text); }
 
@@ -25,13 +25,14 @@ TEST(Limit, RefusesGrowthBeforeTheDeviceIsAsked) {
     World world(4 * kGiB, heap);
     world.allocator.set_limit(as_limit("100MiB"));
     void* const held = world.allocate(60 * kMiB);
-    const std::uint64_t asked =
-        world.count(DeviceCall::malloc) + world.count(DeviceCall::create) + world.count(DeviceCall::malloc_async);
+    const auto asked_for_memory = [&] {
+      return world.count(DeviceCall::malloc) + world.count(DeviceCall::create) + world.count(DeviceCall::malloc_async) +
+             world.count(DeviceCall::malloc_managed);
+    };
+    const std::uint64_t asked = asked_for_memory();
     const std::string message = out_of_memory([&] { world.allocate(60 * kMiB); });
     EXPECT_CONTAINS(message, "100.00 MiB allowed by set_limit(\"100MiB\"); ");
-    EXPECT_EQ(world.count(DeviceCall::malloc) + world.count(DeviceCall::create) + world.count(DeviceCall::malloc_async),
-              asked)
-        << heap;
+    EXPECT_EQ(asked_for_memory(), asked) << heap;
     EXPECT_EQ(world.reserved(), 60 * kMiB) << heap;
     world.allocator.set_limit(as_limit("none"));
     world.allocator.deallocate(world.allocate(60 * kMiB));

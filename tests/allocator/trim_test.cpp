@@ -11,7 +11,7 @@
 namespace cachalot {
 namespace {
 
-constexpr const char* kTrimmedHeaps[] = {"heap:segments", "heap:pages", "heap:async"};
+constexpr const char* kTrimmedHeaps[] = {"heap:segments", "heap:pages", "heap:async", "heap:managed"};
 
 const Stream kSideStream = reinterpret_cast<Stream>(std::uintptr_t{0x1000});
 
@@ -176,7 +176,7 @@ TEST(Reserve, ServesAllSizesOfAllStreamsWithoutADriverCallOnPages) {
 }
 
 TEST(Reserve, ServesTheFirstStreamOfSegmentsWithoutADriverCall) {
-  for (const char* heap : {"heap:segments", "heap:async"}) {
+  for (const char* heap : {"heap:segments", "heap:async", "heap:managed"}) {
     World world(logging_config(), heap);
     world.allocator.reserve(640 * kMiB);
     EXPECT_EQ(world.reserved(), 640 * kMiB) << heap;
@@ -189,7 +189,10 @@ TEST(Reserve, ServesTheFirstStreamOfSegmentsWithoutADriverCall) {
     }
     for (std::size_t small = 0; small < 20 * kMiB; small += 64 * kKiB) world.allocate(64 * kKiB, kSideStream);
     const Calls calls(world);
-    EXPECT_EQ(calls.count(DeviceCall::malloc) + calls.count(DeviceCall::malloc_async), 0u) << heap;
+    EXPECT_EQ(calls.count(DeviceCall::malloc) + calls.count(DeviceCall::malloc_async) +
+                  calls.count(DeviceCall::malloc_managed),
+              0u)
+        << heap;
     EXPECT_EQ(world.reserved(), 640 * kMiB) << heap;
   }
 }
@@ -230,9 +233,16 @@ TEST(Reserve, IsWhatGarbageCollectionKeeps) {
   EXPECT_LT(world.reserved(), 800 * kMiB);
 }
 
+// No managed memory lies on the host.
+SimulatedDevice::Config config_of_one_gib() {
+  SimulatedDevice::Config config = World::config_of(kGiB);
+  config.managed_host_bytes = 0;
+  return config;
+}
+
 TEST(Reserve, BeyondTheLimitOrTheDeviceIsRefusedWithTheReason) {
   for (const char* heap : kTrimmedHeaps) {
-    World world(kGiB, heap);
+    World world(config_of_one_gib(), heap);
     void* const live = world.allocate(100 * kMiB);
     world.allocator.set_limit(MemoryLimit::of_bytes(300 * kMiB));
     const std::string message = out_of_memory([&] { world.allocator.reserve(400 * kMiB); });
@@ -249,7 +259,7 @@ TEST(Reserve, BeyondTheLimitOrTheDeviceIsRefusedWithTheReason) {
 
 TEST(Reserve, TakesThePlaceOfWhatIsCachedForOneStream) {
   for (const char* heap : kTrimmedHeaps) {
-    World world(kGiB, heap);
+    World world(config_of_one_gib(), heap);
     world.allocator.deallocate(world.allocate(800 * kMiB));
     EXPECT_NO_THROW(world.allocator.reserve(800 * kMiB)) << heap;
     EXPECT_LE(world.reserved(), kGiB) << heap;

@@ -26,7 +26,8 @@ TEST(DeviceUsage, HasTheDefaultPoolAloneAtFirst) {
 
 // On every heap: the used memory is the active memory, and pools add up to the device.
 TEST(DeviceUsage, PoolsAddUpToTheStatistics) {
-  for (const char* options : {"heap:segments", "heap:pages", "heap:async", "heap:pages,thread_cache:True"}) {
+  for (const char* options :
+       {"heap:segments", "heap:pages", "heap:async", "heap:managed", "heap:pages,thread_cache:True"}) {
     World world(64 * kGiB, options);
     world.allocator.create_or_retain_pool(0, {7, 0});
     std::mt19937 random(1);

@@ -119,6 +119,8 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"backend:native", [](Options&) {}},
       {"heap:segments", [](Options&) {}},
       {"heap:pages", [](Options& o) { o.heap = HeapKind::pages; }},
+      {"heap:async", [](Options& o) { o.heap = HeapKind::async; }},
+      {"heap:managed", [](Options& o) { o.heap = HeapKind::managed; }},
       {"cross_stream:off", [](Options& o) { o.cross_stream = CrossStream::off; }},
       {"cross_stream:completed", [](Options& o) { o.cross_stream = CrossStream::completed; }},
       {"cross_stream:scarce", [](Options& o) { o.cross_stream = CrossStream::scarce; }},
@@ -323,7 +325,7 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"page_size_mb", "-2", kNotWhole},
       {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"debug", "1", "Expected 'True' or 'False' but got '1'"},
-      {"heap", "Segments", "Unknown heap, options are segments, pages and async"},
+      {"heap", "Segments", "Unknown heap, options are segments, pages, async and managed"},
       {"foo", "1", "Unrecognized key 'foo' in CUDA allocator config (value '1')"},
       {"max_split_size", "64", "(value '64'); did you mean 'max_split_size_mb'?"},
       {"max_mappings", "1000", "(value '1000'); the option is gone: leave it out"},
@@ -428,10 +430,18 @@ TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
 }
 
 }  // namespace
-TEST(OptionParser, SegmentsThatAreNamedAreMeantWhateverAnEarlierTextSaysOfExpandableSegments) {
+TEST(OptionParser, NamesEachHeapAsItIsSpelled) {
+  for (const char* name : {"segments", "pages", "async", "managed"}) {
+    EXPECT_STREQ(to_string(parse_options(std::string("heap:") + name).heap), name);
+  }
+}
+
+TEST(OptionParser, AHeapOfSegmentsThatIsNamedIsMeantWhateverAnEarlierTextSaysOfExpandableSegments) {
   const Options expandable = parse_options("expandable_segments:True");
   EXPECT_FALSE(uses_pages(amend_options("heap:segments", expandable)));
   EXPECT_FALSE(uses_pages(amend_options("page_size_mb:4,heap:segments", expandable)));
+  EXPECT_EQ(selected_heap(amend_options("heap:async", expandable)), HeapKind::async);
+  EXPECT_EQ(selected_heap(amend_options("heap:managed", expandable)), HeapKind::managed);
   EXPECT_TRUE(uses_pages(amend_options("page_size_mb:4", expandable)));
   EXPECT_TRUE(uses_pages(amend_options("heap:pages", expandable)));
   EXPECT_TRUE(uses_pages(amend_options("heap:segments,expandable_segments:True", expandable)));

@@ -142,6 +142,18 @@ TEST(TensorPool, InitialSlotsThatDoNotFitAreTheAllocatorsOutOfMemory) {
   EXPECT_EQ(world.allocated(), 0u);
 }
 
+TEST(TensorPool, OfManagedMemoryMayBeLargerThanTheDevice) {
+  World world(64 * kMiB, "heap:managed");
+  {
+    const TensorPool pool(world.allocator, {{kMiB}, DType::int8}, {.initial_slots = 100});
+    EXPECT_EQ(world.allocated(), 100 * kMiB);
+  }
+  EXPECT_CONTAINS(out_of_memory([&] {
+                    const TensorPool pool(world.allocator, {{kMiB}, DType::int8}, {.initial_slots = kMiB});
+                  }),
+                  "more than device 0 has");
+}
+
 TEST(TensorPool, TrimGivesBackWhatIsWhollyFreeAndNoMore) {
   PoolWorld world({.growth_step = 4});
   std::vector<PooledTensor> tensors = acquire_many(world.pool, 12);

@@ -26,6 +26,7 @@ std::vector<std::shared_ptr<SimulatedDevice>> make_devices(const Program& progra
     SimulatedDevice::Config config;
     config.index = static_cast<int>(devices.size());
     config.memory_bytes = mib * kMiB;
+    config.managed_host_bytes = config.memory_bytes;
     config.latency = latency;
     config.check_hazards = true;
     devices.push_back(std::make_shared<SimulatedDevice>(config));
@@ -97,7 +98,8 @@ std::string Player::finish() {
   for (int i = 0; i < allocator_->device_count(); ++i) {
     if (allocator_->memory_allocated(i) != 0) trouble("at the end, memory is allocated");
     if (allocator_->memory_reserved(i) != 0) trouble("at the end, memory is reserved");
-    if (device(i).used_bytes() != 0) trouble("at the end, the device is not empty");
+    if (device(i).used_bytes() != 0 || device(i).managed_host_bytes() != 0)
+      trouble("at the end, the device is not empty");
   }
   if (const std::string broken = allocator_->validate(); !broken.empty()) trouble("at the end, validate: " + broken);
   return trouble_;

@@ -10,6 +10,7 @@ namespace cachalot {
 inline constexpr const char* kHeaps[] = {"",
                                          "thread_cache:True",
                                          "heap:async",
+                                         "heap:managed",
                                          "heap:pages",
                                          "heap:pages,cross_stream:scarce,thread_cache:False",
                                          "heap:pages,cross_stream:wait",

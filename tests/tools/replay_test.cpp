@@ -434,6 +434,14 @@ TEST(MinDevice, IsWhatLivesAtOnceWhereNothingIsLost) {
   EXPECT_EQ(find_min_device(trace_of("a,1,0,0\n"), {}), 2 * kMiB);
 }
 
+TEST(MinDevice, OfManagedMemoryHasAllOfIt) {
+  ReplayOptions options;
+  options.config = "heap:managed";
+  EXPECT_EQ(find_min_device(trace_of(kTwoBlocks), options), 22 * kMiB);
+  options.device_bytes = 4 * kMiB;
+  EXPECT_EQ(replay(trace_of(kTwoBlocks), options).ooms, 0u) << "the rest lies on the host";
+}
+
 TEST(MinDevice, CountsWholeSegments) { EXPECT_EQ(find_min_device(trace_of(kTwoBlocks), {}), 22 * kMiB); }
 
 TEST(MinDevice, CompletesTheTraceAndHardlyAnySmallerOneWasTried) {

@@ -92,13 +92,14 @@ constexpr std::size_t kLargestDevice = std::size_t{1} << 50;
 constexpr std::size_t kEventsPerReport = 4096;  // between two calls of ReplayOptions::progress
 constexpr std::int64_t kHostNsPerEvent = 1000;
 
-std::shared_ptr<SimulatedDevice> make_device(std::size_t bytes, bool check_hazards) {
+std::shared_ptr<SimulatedDevice> make_device(std::size_t bytes, const ReplayOptions& options) {
   CACHALOT_REQUIRE(bytes >= kSmallBuffer, "a device of {} bytes is smaller than one segment ({} bytes)", bytes,
                    kSmallBuffer);
   CACHALOT_REQUIRE(bytes <= kLargestDevice, "a device of {} bytes is larger than 1 PiB", bytes);
   SimulatedDevice::Config config;
   config.memory_bytes = bytes;
-  config.check_hazards = check_hazards;
+  config.check_hazards = options.check_hazards;
+  if (!options.uses_host) config.managed_host_bytes = 0;
   return std::make_shared<SimulatedDevice>(config);
 }
 
@@ -354,7 +355,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options)
 ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes)
     : trace_(trace),
       streams_(trace.streams),
-      device_(make_device(device_bytes, options.check_hazards)),
+      device_(make_device(device_bytes, options)),
       allocator_({device_}, options_of(options.config)),
       pointers_(trace.slots),
       work_ns_(work_ns(options.work_us)),
@@ -505,7 +506,9 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
 }
 
 bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes) {
-  ReplayWorld world(trace, options, device_bytes);
+  ReplayOptions on_device = options;
+  on_device.uses_host = false;
+  ReplayWorld world(trace, on_device, device_bytes);
   return play_events(world, trace, trace.event_count, /*until_failure=*/true);
 }
 

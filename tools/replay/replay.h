@@ -40,6 +40,7 @@ struct ReplayOptions {
   int repeat = 1;              // passes of the timed replay
   std::string steps_path;      // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
+  bool uses_host = true;  // if false, heap:managed has the device's memory alone, as the search of find_min_device
   bool models_expandable_segments = false;    // for ReplayResult::expandable_us: costs another pass
   bool measure_fragmentation = true;          // costs another replay up to the peak
   std::function<void(double done)> progress;  // called now and then with the part done of the whole, 0 to 1

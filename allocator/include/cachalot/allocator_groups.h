@@ -166,9 +166,9 @@ class AllocatorLimits : private AllocatorGroup {
   /// Over heap:pages, memory goes back whose work is done by now, in handles (page_size_mb); other
   /// memory stays cached. Memory of a stream that may have been destroyed meanwhile stays as well:
   /// see the option immortal_streams.
-  /// Over heap:segments, whole free segments go back by cudaFree, which itself waits for the work
-  /// that is queued on the device. Over heap:async they go back behind the work of their streams
-  /// (cudaFreeAsync); CUDA's pool returns them at its next synchronization.
+  /// Over heap:segments and heap:managed, whole free segments go back by cudaFree, which itself
+  /// waits for the work that is queued on the device. Over heap:async they go back behind the work
+  /// of their streams (cudaFreeAsync); CUDA's pool returns them at its next synchronization.
   /// Does nothing while a stream captures a graph.
   /// Returns the bytes given back. Throws CudaError; memory that the device refused stays cached.
   std::size_t trim(std::size_t keep_bytes, int device = 0);

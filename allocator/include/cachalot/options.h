@@ -96,6 +96,7 @@ enum class HeapKind : std::uint8_t {
   segments,  ///< PyTorch's policy, over cudaMalloc
   pages,     ///< the page heap
   async,     ///< PyTorch's policy, over CUDA's own stream-ordered pool (cudaMallocAsync)
+  managed,   ///< PyTorch's policy, over managed memory (cudaMallocManaged)
 };
 
 /// A CrossStream is the page heap's use of memory that was freed on another stream.
@@ -180,9 +181,20 @@ inline HeapKind selected_heap(const Options& options) {
   return uses_pages(options) ? HeapKind::pages : options.heap;
 }
 
-/// Returns the name of the heap as the option `heap` spells it: "segments", "pages" or "async".
+/// Returns the name of the heap as the option `heap` spells it: "segments", "pages", "async" or
+/// "managed".
 inline const char* to_string(HeapKind heap) {
-  return heap == HeapKind::pages ? "pages" : heap == HeapKind::async ? "async" : "segments";
+  switch (heap) {
+    case HeapKind::segments:
+      break;
+    case HeapKind::pages:
+      return "pages";
+    case HeapKind::async:
+      return "async";
+    case HeapKind::managed:
+      return "managed";
+  }
+  return "segments";
 }
 
 /// Returns true if these options turn the guard on.

@@ -388,9 +388,9 @@ typedef struct cachalot_limits_t {
 CACHALOT_API int cachalot_limit_figures(int device, cachalot_limits_t* out);
 
 /** Gives cached memory back to `device` as long as at least `keep` bytes stay held, without a wait
- * for the device's work: with heap:pages, memory whose work is done; with heap:segments, segments
- * by cudaFree, which itself waits for the work that is queued on the device; with heap:async,
- * segments behind the work of their streams.
+ * for the device's work: with heap:pages, memory whose work is done; with heap:segments and
+ * heap:managed, segments by cudaFree, which itself waits for the work that is queued on the device;
+ * with heap:async, segments behind the work of their streams.
  * Does nothing while a stream of the device captures a graph.
  * Returns the bytes given back. Returns 0 on error. */
 CACHALOT_API size_t cachalot_trim(size_t keep, int device);
