@@ -96,7 +96,7 @@ class PoolMemory {
   std::size_t tensor_bytes() const { return tensor_bytes_; }
   PoolStreams& streams() { return streams_; }
 
-  // To be called before the host allocates tables for `slots`. Throws InvalidArgument if they are more than any
+  // Keeps the host from allocating tables for slots that no device has memory for: call it before. Throws InvalidArgument if they are more than any
   // allocation, and OutOfMemory if they are more than all of the device; for managed memory, than all of the device and
   // the host.
   void require_fits(std::size_t slots) const;

@@ -14,7 +14,6 @@ CACHALOT_BEGIN
 namespace {
 
 bool has_pages(const HeapState& state, const Options& options) {
-  if (!uses_pages(options)) return false;
   const DeviceProperties device = state.device->properties();
   if (!device.virtual_memory) {
     print_error("cachalot: GPU {} has no virtual memory management: heap:segments is used instead of heap:pages\n",
@@ -28,14 +27,21 @@ bool has_pages(const HeapState& state, const Options& options) {
   return true;
 }
 
-bool has_managed_memory(const HeapState& state, const Options& options) {
-  if (selected_heap(options) != HeapKind::managed) return false;
+bool has_managed_memory(const HeapState& state) {
   if (state.device->properties().managed_bytes != 0) return true;
   print_error(
       "cachalot: GPU {} has no managed memory with concurrent access: heap:segments is used instead of "
       "heap:managed\n",
       state.index);
   return false;
+}
+
+// Returns the kind that the option asks for, or segments, with a message, if the device lacks what that needs.
+HeapKind kind_for(const HeapState& state, const Options& options) {
+  const HeapKind wanted = selected_heap(options);
+  if (wanted == HeapKind::pages && !has_pages(state, options)) return HeapKind::segments;
+  if (wanted == HeapKind::managed && !has_managed_memory(state)) return HeapKind::segments;
+  return wanted;
 }
 
 template <typename Strategy>
@@ -46,12 +52,11 @@ std::unique_ptr<Strategy> make_segments(HeapState& state, const PageGrowth::Part
 }  // namespace
 
 Growths::Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options)
-    : segments_(make_segments<SegmentGrowth>(state, parts)), usual_(segments_.get()) {
-  uses_managed_ = has_managed_memory(state, options);
-  if (uses_managed_) other_segments_ = make_segments<ManagedGrowth>(state, parts);
-  if (selected_heap(options) == HeapKind::async) other_segments_ = make_segments<AsyncGrowth>(state, parts);
+    : kind_(kind_for(state, options)), segments_(make_segments<SegmentGrowth>(state, parts)), usual_(segments_.get()) {
+  if (kind_ == HeapKind::async) other_segments_ = make_segments<AsyncGrowth>(state, parts);
+  if (kind_ == HeapKind::managed) other_segments_ = make_segments<ManagedGrowth>(state, parts);
   if (other_segments_ != nullptr) usual_ = other_segments_.get();
-  if (!has_pages(state, options)) return;
+  if (kind_ != HeapKind::pages) return;
   pages_ = std::make_unique<PageGrowth>(state, parts, state.device->properties().page_bytes);
   usual_ = pages_.get();
 }
@@ -82,7 +87,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     : fast(std::move(device), page_map, options, slow),
       handles(*state.device),
       growths(state, parts_of(*this), options),
-      sleeping(state, parts_of(*this), frees, pressure, supply, growths.pages(), selected_heap(options)),
+      sleeping(state, parts_of(*this), frees, pressure, supply, growths.pages(), growths.kind()),
       inspection({state, pools, caches, frees, sleeping, growths.all()}) {
   pools.set_growth({.device = &growths.usual(), .provider = &growths.of_providers()});
   {
@@ -91,7 +96,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     state.counters.max_split_size =
         options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
   }
-  if (growths.use_managed_memory()) uncached.use_managed_memory();
+  if (growths.kind() == HeapKind::managed) uncached.use_managed_memory();
   apply(options);
   if (options.per_process_memory_fraction < 1)
     set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);

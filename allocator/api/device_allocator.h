@@ -43,16 +43,16 @@ class Growths {
   Growth& of_providers() const { return *segments_; }
   // Returns null unless the default pools use pages.
   PageGrowth* pages() const { return pages_.get(); }
-  // Returns true if the default pools use managed memory.
-  bool use_managed_memory() const { return uses_managed_; }
+  // Returns the kind of memory of the default pools.
+  HeapKind kind() const { return kind_; }
   std::vector<const Growth*> all() const;
   void give_back_everything() noexcept;
 
  private:
+  const HeapKind kind_;
   std::unique_ptr<SegmentGrowth> segments_;
   std::unique_ptr<SegmentGrowth> other_segments_;  // AsyncGrowth, ManagedGrowth, or null
   std::unique_ptr<PageGrowth> pages_;
-  bool uses_managed_ = false;
   Growth* usual_;
 };
 
