@@ -96,9 +96,9 @@ class PoolMemory {
   std::size_t tensor_bytes() const { return tensor_bytes_; }
   PoolStreams& streams() { return streams_; }
 
-  // Keeps the host from allocating tables for slots that no device has memory for: call it before. Throws InvalidArgument if they are more than any
-  // allocation, and OutOfMemory if they are more than all of the device; for managed memory, than all of the device and
-  // the host.
+  // Keeps the host from allocating tables for slots that no device has memory for: call it before. Throws
+  // InvalidArgument if they are more than any allocation, and OutOfMemory if they are more than all of the device; for
+  // managed memory, than all of the device and the host.
   void require_fits(std::size_t slots) const;
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, StreamKey stream);
   // The slab's memory is null afterwards. After an error it is as before.

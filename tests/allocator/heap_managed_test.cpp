@@ -241,6 +241,7 @@ TEST(HeapManagedOptions, ADeviceWithoutManagedMemoryIsReportedAndUsesSegments) {
   EXPECT_FALSE(contains(out_of_memory([&] { world.allocate(300 * kMiB); }), "managed"));
   world.allocator.share(ptr);
   world.allocator.deallocate(ptr);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.release_physical("weights"); }), "the heap of device 0 is 'segments'");
 }
 
 TEST_F(HeapManaged, TheHeapCannotChangeAtRunTime) {
