@@ -61,8 +61,9 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
     if (!pools_.in_use(*pool, growing))
       driver().release_pages(pool, PageDriver::kEverything, PageDriver::kEverything, growing);
     const Vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
+    const SavedMemory::OfPool& saved = saved_.of(*pool, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
-                 [&](HandleId handle) { return !saved_.of(*pool, growing).contains(handle); });
+                 [&](HandleId handle) { return !saved.contains(handle); });
     if (was_asleep) set_access(handles, growing);  // mappings of a failed attempt to wake it may lack it
     if (save) save_bytes(*pool, unsaved, growing);
     put_to_sleep(handles, growing);
