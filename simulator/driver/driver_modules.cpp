@@ -29,7 +29,7 @@ CUresult give_module(CUmodule* module) {
 bool is_refused(const void* image) {
   const unsigned char first = *static_cast<const unsigned char*>(image);
   const bool is_ptx = first != 0x7f && first != 0xb1 && first != 0x50;
-  const auto is_on = [](const char* variable) { return environment(variable) == "1"; };
+  const auto is_on = [](const char* variable) { return cachalot::environment(variable) == "1"; };
   return is_ptx && (is_on("CUDA_DISABLE_PTX_JIT") || is_on("CUDA_DISABLE_JIT"));
 }
 
