@@ -1,5 +1,5 @@
 # Builds for Arm (GH200, GB200, Jetson) on a machine of another processor, with Debian's cross compiler; qemu-user runs the tests.
-# docs/arm.md has the packages. The preset aarch64 names this file.
+# docs/support_matrix.md has the packages. The preset aarch64 names this file.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
