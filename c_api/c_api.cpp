@@ -87,15 +87,6 @@ Options options_of_environment() {
   return options;
 }
 
-// Returns whether CACHALOT_PUBLISH asks for a statistics page. Throws BadEnvironment.
-bool publishes_by_environment() {
-  try {
-    return is_publishing_asked_for();
-  } catch (const InvalidArgument& error) {
-    throw BadEnvironment(formatted("environment variable CACHALOT_PUBLISH: {}", error.what()));
-  }
-}
-
 }  // namespace
 
 // The CachedPath is the part of CachingAllocator's malloc and free that a thread's cache serves, for callers that want it inline:
@@ -230,7 +221,7 @@ class ProcessAllocator final : public ForkAware {
     is_being_made_ = true;
     const std::shared_ptr<void> at_end(nullptr, [this](void*) { is_being_made_ = false; });  // also where it fails
     const Options options = initial_options();
-    const bool publishes = publishes_by_environment();
+    const bool publishes = is_publishing_asked_for();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, guard_factory(kernels_for));
     made_allocator.store(allocator.get(), std::memory_order_release);
     if (publishes) publish_as_asked(*allocator);

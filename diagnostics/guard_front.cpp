@@ -70,7 +70,7 @@ class GuardFront final : public Front {
   DeviceGuard& at(int device) const { return *guards_[static_cast<std::size_t>(device)]; }
 
   AllocatorState& state_;
-  mutable GuardLog log_;
+  GuardLog log_;
   std::vector<std::unique_ptr<DeviceGuard>> guards_;  // one per device
 };
 

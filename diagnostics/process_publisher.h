@@ -17,7 +17,9 @@ void stop_publishing_process();
 // The path of the page; "" where nothing is published.
 std::string published_page();
 
-// Returns whether CACHALOT_PUBLISH asks for it. Throws InvalidArgument for a value other than 1, 0 and "".
+// Returns the folder of pages: `given`, or if it is empty CACHALOT_PUBLISH_DIR, or /dev/shm.
+std::string publish_directory(const std::string& given);
+// Returns whether CACHALOT_PUBLISH asks for it. Throws BadEnvironment for a value other than 1, 0 and "".
 bool is_publishing_asked_for();
 // Publishes what CACHALOT_PUBLISH has asked for. Where that is not possible, a line on standard error says why.
 void publish_as_asked(CachingAllocator& allocator);

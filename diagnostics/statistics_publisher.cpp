@@ -309,12 +309,6 @@ constexpr int kRestPerWork = 2000;
 // The time for which one read keeps the page's refreshes frequent.
 constexpr std::chrono::seconds kInterestLasts{3};
 
-std::string directory_of(const PublishOptions& options) {
-  if (!options.directory.empty()) return options.directory;
-  const std::string directory(environment("CACHALOT_PUBLISH_DIR").value_or(""));
-  return directory.empty() ? "/dev/shm" : directory;
-}
-
 void require_interval(const char* name, milliseconds interval) {
   CACHALOT_REQUIRE(interval >= milliseconds(1), "PublishOptions::{} is {} ms; it must be at least 1 ms", name,
                    static_cast<std::int64_t>(interval.count()));
@@ -325,7 +319,7 @@ void require_interval(const char* name, milliseconds interval) {
 class StatisticsPublisher::Implementation final : public ForkAware {
  public:
   Implementation(const CachingAllocator& allocator, const PublishOptions& options)
-      : options_(options), figures_(allocator), file_(directory_of(options), figures_.device_count()) {
+      : options_(options), figures_(allocator), file_(publish_directory(options.directory), figures_.device_count()) {
     refresh();
     thread_.wake();
   }
@@ -434,11 +428,18 @@ std::string published_page() {
   return of_process().publisher == nullptr ? "" : of_process().publisher->path();
 }
 
+std::string publish_directory(const std::string& given) {
+  if (!given.empty()) return given;
+  const std::string_view directory = environment("CACHALOT_PUBLISH_DIR").value_or("");
+  return std::string(directory.empty() ? "/dev/shm" : directory);
+}
+
 bool is_publishing_asked_for() {
-  const std::string_view value = environment("CACHALOT_PUBLISH").value_or("");
-  CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1",
-                   "'{:.60}' is not 1, to publish statistics for cachalot top, nor 0", value);
-  return value == "1";
+  return parse_environment("CACHALOT_PUBLISH", "", [](std::string_view value) {
+    CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1",
+                     "'{:.60}' is not 1, to publish statistics for cachalot top, nor 0", value);
+    return value == "1";
+  });
 }
 
 void publish_as_asked(CachingAllocator& allocator) {

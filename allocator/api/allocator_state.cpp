@@ -42,6 +42,7 @@ AllocatorState::AllocatorState(std::vector<std::shared_ptr<Device>> devices, con
     own_.devices.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *own_.page_map, wanted));
   }
   own_.front = needs_front ? make_front(*this) : std::make_unique<PlainFront>(*this);
+  CACHALOT_REQUIRE(own_.front != nullptr, "the factory of the guard returned null; it must return a guard");
   forked_.front = std::make_unique<ForkedFront>(*this);
 }
 

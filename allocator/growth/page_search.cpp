@@ -75,7 +75,8 @@ class PageGrowth::Search {
   bool wait_for_better_memory(const std::optional<BackingPlan>& plan, PlacementRules rules,
                               Growing& growing) CACHALOT_GROWING;
   bool may_grow_first(const Held& held) CACHALOT_HELD;
-  std::optional<BackingPlan> best_plan(Ordering ordering, PlacementRules rules, const Held& held) CACHALOT_HELD;
+  std::optional<BackingPlan> best_plan(const Request& request, Ordering ordering, PlacementRules rules,
+                                       const Held& held) CACHALOT_HELD;
   Block* find_contiguous_anywhere(Ordering ordering, const Held& held) const CACHALOT_HELD;
   Block* search_contiguous(Growing& growing) CACHALOT_GROWING;
 
@@ -152,8 +153,8 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
   if (!needs_page_ && !may_grow_first(growing)) return nullptr;
   Request wanted = request_;
   if (needs_page_) wanted.rounded = round_up(wanted.rounded, pages_.page_bytes());
-  Search search(heap_, wanted, context_);
-  return driver_.execute_plan(search.best_plan(Ordering::now, {.may_move = false}, growing), wanted, context_, growing);
+  return driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context_,
+                              growing);
 }
 
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
@@ -223,33 +224,34 @@ Block* PageGrowth::Search::take_from_other_streams(Growing& growing) {
 }
 
 // Returns the best plan within the rules, to which it adds the rules that hold for every plan of the request.
-std::optional<BackingPlan> PageGrowth::Search::best_plan(Ordering ordering, PlacementRules rules, const Held& held) {
-  const bool is_private = request_.pool().owner() != nullptr;
+std::optional<BackingPlan> PageGrowth::Search::best_plan(const Request& request, Ordering ordering,
+                                                         PlacementRules rules, const Held& held) {
+  const bool is_private = request.pool().owner() != nullptr;
   rules.may_move = rules.may_move && !is_private;  // a graph's memory keeps its address
   rules.may_drop = !is_private && !state_.capturing(held);
   rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : heap_.usual_handle_bytes(held);
-  const PoolPair pools = state_.pools_of(request_.pool().owner(), held);
+  const PoolPair pools = state_.pools_of(request.pool().owner(), held);
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas())
-      arena->reach = clocks_.reach_into(*arena, request_.stream(), ordering, held);
+      arena->reach = clocks_.reach_into(*arena, request.stream(), ordering, held);
   }
-  return heap_.placement_.best(*request_.arena, pools, request_.rounded, rules);
+  return heap_.placement_.best(*request.arena, pools, request.rounded, rules);
 }
 
 // Serves the request by the best plan. With cross_stream:wait, the stream waits for others instead of calling the driver, if
 // that saves more than it costs. If the device or the limit refuses new memory, serves the request by a plan without any.
 Block* PageGrowth::Search::remap_or_create(Growing& growing) {
   if (request_.rounded > state_.device->properties().total_bytes) return nullptr;
-  std::optional<BackingPlan> plan = best_plan(Ordering::now, {}, growing);
+  std::optional<BackingPlan> plan = best_plan(request_, Ordering::now, {}, growing);
   const bool may_gain = !plan || plan->calls_driver();
   if (may_gain && state_.options.cross_stream == CrossStream::wait &&
       wait_for_better_memory(plan, {.goes_on = true}, growing)) {
     if (Block* block = take_from_other_streams(growing)) return block;
-    plan = best_plan(Ordering::now, {}, growing);
+    plan = best_plan(request_, Ordering::now, {}, growing);
   }
   if (!plan) {
     heap_.reserve_range(request_, growing);
-    plan = best_plan(Ordering::now, {}, growing);
+    plan = best_plan(request_, Ordering::now, {}, growing);
   }
   Block* block = driver_.execute_plan(plan, request_, context_, growing);
   if (block != nullptr || !plan || plan->new_pages == 0) return block;
@@ -259,11 +261,12 @@ Block* PageGrowth::Search::remap_or_create(Growing& growing) {
 // Serves the request without new memory, which is not available.
 Block* PageGrowth::Search::remap(Growing& growing) {
   constexpr PlacementRules kNoGrowth{.may_grow = false};
-  if (Block* block = driver_.execute_plan(best_plan(Ordering::now, kNoGrowth, growing), request_, context_, growing))
+  if (Block* block =
+          driver_.execute_plan(best_plan(request_, Ordering::now, kNoGrowth, growing), request_, context_, growing))
     return block;
   if (!wait_for_better_memory(std::nullopt, kNoGrowth, growing)) return nullptr;
   if (Block* block = take_from_other_streams(growing)) return block;
-  return driver_.execute_plan(best_plan(Ordering::now, kNoGrowth, growing), request_, context_, growing);
+  return driver_.execute_plan(best_plan(request_, Ordering::now, kNoGrowth, growing), request_, context_, growing);
 }
 
 bool PageGrowth::Search::may_wait_for_others(const Held& held) const {
@@ -295,7 +298,7 @@ bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>
     want(*block);
   } else {
     if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // rounding must not decide: it must save half a wait
-    const auto better = best_plan(Ordering::after_wait, rules, growing);
+    const auto better = best_plan(request_, Ordering::after_wait, rules, growing);
     if (!better) return false;
     for (const Block* taken : pages_.blocks_of(*better)) {
       if (!clocks_.may_take(*taken, clock_->stream(), Ordering::now, growing)) want(*taken);

@@ -124,8 +124,7 @@ CachingAllocator& Process::make() {
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
-  bool publishes = false;
-  with_environment("CACHALOT_PUBLISH", [&](std::string_view) { publishes = is_publishing_asked_for(); });
+  const bool publishes = is_publishing_asked_for();
   auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_),
                                                       guard_factory(kernels_for));
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);

@@ -24,6 +24,7 @@
 
 #include "base/environment.h"
 #include "cachalot/errors.h"
+#include "diagnostics/process_publisher.h"
 #include "tools/base/descriptor.h"
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
@@ -35,7 +36,7 @@ namespace cachalot::tools::live {
 namespace {
 
 struct TopOptions {
-  std::string directory;  // of pages; "": page_directory
+  std::string directory;  // of pages; "": publish_directory
   double interval_s = 1;
   std::uint64_t count = 0;          // samples; 0: until it is ended
   std::vector<std::uint64_t> pids;  // of the processes; empty: all
@@ -287,7 +288,7 @@ double unix_time() {
 class Top {
  public:
   Top(const TopOptions& options, const Styles& styles)
-      : options_(options), styles_(styles), directory_(page_directory(options.directory)), nvml_(Nvml::load()) {
+      : options_(options), styles_(styles), directory_(publish_directory(options.directory)), nvml_(Nvml::load()) {
     take();  // refuses what cannot be read before anything is written
     if (options_.port) {
       server_ = std::make_unique<PrometheusServer>(options_.address, *options_.port);

@@ -18,7 +18,6 @@
 #include <thread>
 #include <tuple>
 
-#include "base/environment.h"
 #include "base/process.h"
 #include "cachalot/errors.h"
 #include "cachalot/statistics_page.h"
@@ -335,12 +334,6 @@ bool read_page(const std::string& path, const std::string& name, std::vector<Pro
 }
 
 }  // namespace
-
-std::string page_directory(const std::string& given) {
-  if (!given.empty()) return given;
-  const std::string directory(environment("CACHALOT_PUBLISH_DIR").value_or(""));
-  return directory.empty() ? "/dev/shm" : directory;
-}
 
 ReadPages read_pages(const std::string& directory) {
   ReadPages result;

@@ -132,9 +132,6 @@ class RateMeter {
 // user of the process that it names. Pages are read by system calls: a file that another process truncates is an error, not a
 // signal.
 
-// Returns the folder of pages: `given`, or else CACHALOT_PUBLISH_DIR, or else /dev/shm.
-std::string page_directory(const std::string& given);
-
 struct ReadPages {
   std::vector<ProcessSample> processes;  // by pid and page
   std::vector<std::string> removed;      // paths of pages of processes that have ended
