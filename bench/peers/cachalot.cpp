@@ -1,6 +1,7 @@
 // cachalot through CudaDevice. The variant is its options: "heap:segments", "heap:pages,thread_cache:False", …
 #include "bench/peers/peer_main.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/guard.h"
 
 namespace {
 
@@ -8,7 +9,7 @@ using namespace cachalot;
 
 class CachalotPeer : public bench::PeerBase {
  public:
-  explicit CachalotPeer(const Options& options) : allocator_(cuda_devices(), options) {}
+  explicit CachalotPeer(const Options& options) : allocator_(cuda_devices(), options, guard_factory()) {}
   void* allocate(std::size_t bytes, Stream stream) { return allocator_.allocate(bytes, 0, stream); }
   void deallocate(void* pointer, std::size_t, Stream) { allocator_.deallocate(pointer); }
 

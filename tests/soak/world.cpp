@@ -1,9 +1,13 @@
 #include "tests/soak/world.h"
 
+#include "cachalot/guard.h"
+
 namespace cachalot {
 
 SoakWorld::SoakWorld(const std::string& options, std::size_t memory_bytes)
-    : device_(make_device(memory_bytes)), allocator_({device_}, parse_options(options)), host_(device_) {
+    : device_(make_device(memory_bytes)),
+      allocator_({device_}, parse_options(options), guard_factory()),
+      host_(device_) {
   pool_ = std::make_unique<TensorPool>(allocator_, TensorSpec{{100'000}, DType::float32},
                                        TensorPoolOptions{.growth_step = kSlotsASlab, .high_water = 8});
   for (Stream& stream : streams_) stream = device_->stream();

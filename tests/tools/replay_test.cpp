@@ -429,6 +429,16 @@ TEST(LateAllocations, AreNotBlamedForCallsOfEarlierOnes) {
   EXPECT_EQ(result.late_driver_allocations, 0u);
 }
 
+TEST(Replay, TakesEachOptionOfTheAllocatorTheGuardToo) {
+  for (const char* config : {"guard:True", "debug:True", "debug:True,guard:False,heap:pages"}) {
+    ReplayOptions options;
+    options.config = config;
+    const ReplayResult result = replay(trace_of(kTwoBlocks), options);
+    EXPECT_EQ(result.ooms, 0u) << config;
+    EXPECT_GE(result.peak_reserved_bytes, 20 * kMiB) << config;
+  }
+}
+
 TEST(MinDevice, IsWhatLivesAtOnceWhereNothingIsLost) {
   EXPECT_EQ(find_min_device(trace_of("a,1,10485760,0\n"), {}), 10 * kMiB);
   EXPECT_EQ(find_min_device(trace_of("a,1,0,0\n"), {}), 2 * kMiB);

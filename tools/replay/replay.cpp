@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "cachalot/guard.h"
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "policy/torch_policy.h"
@@ -356,7 +357,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
     : trace_(trace),
       streams_(trace.streams),
       device_(make_device(device_bytes, options)),
-      allocator_({device_}, options_of(options.config)),
+      allocator_({device_}, options_of(options.config), guard_factory()),
       pointers_(trace.slots),
       work_ns_(work_ns(options.work_us)),
       work_ns_per_byte_(ns_per_byte(options.work_gb_per_s)),
