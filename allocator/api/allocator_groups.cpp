@@ -33,7 +33,7 @@ void apply(AllocatorState& state, const Options& options, bool sets_fraction, bo
   };
   require_same("debug", options.debug, state.options.debug);
   require_same("guard", has_guard(options), has_guard(state.options));
-  if (sets_fraction) Ledger::require_fraction(options.per_process_memory_fraction);
+  if (sets_fraction) HeldLimit::require_fraction(options.per_process_memory_fraction);
   state.options = options;
   for (const auto& allocator : state.devices()) {
     allocator->apply(options);
@@ -79,7 +79,7 @@ bool AllocatorSettings::caching_enabled() const { return state_.caching_enabled.
 namespace {
 
 std::optional<std::size_t> unless_none(std::size_t bytes) {
-  return bytes == Ledger::kNoLimit ? std::nullopt : std::optional(bytes);
+  return bytes == HeldLimit::kNone ? std::nullopt : std::optional(bytes);
 }
 
 }  // namespace
@@ -200,7 +200,7 @@ void AllocatorObservers::annotate(const void* ptr, const Context& annotation) {
 
 Context AllocatorObservers::context_of(const void* ptr) const {
   const auto [block, start] = state_.front().find(ptr);
-  return block == nullptr ? nullptr : state_.owner_of(*block).state.context_of(*block, start);
+  return block == nullptr ? nullptr : cachalot::context_of(state_.owner_of(*block).state, *block, start);
 }
 
 bool AllocatorObservers::history_enabled() const {

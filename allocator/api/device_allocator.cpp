@@ -139,7 +139,7 @@ void DeviceAllocator::tell_if_crossed() {
 
 double DeviceAllocator::memory_fraction() const {
   const DeviceLock lock(state.mutex);
-  return state.ledger.fraction(lock);
+  return state.ledger.held_limit(lock).fraction();
 }
 
 CACHALOT_END

@@ -56,7 +56,7 @@ DeviceStats Inspection::stats() {
 
 AddedStats Inspection::added_stats() const {
   const DeviceLock lock(state_.mutex);
-  return {state_.counters.num_oom_rejections, state_.pool_reserves.figures()};
+  return {state_.counters.events.oom_rejections, state_.pool_reserves.figures()};
 }
 
 void Inspection::reset_peak_stats() {
@@ -199,7 +199,7 @@ void add_free_blocks(const BlockPool& pool, PoolUsage& usage) {
 DeviceUsage Inspection::usage() {
   const DeviceLock lock(state_.mutex);
   parts_.caches.gather(lock);
-  DeviceUsage usage{state_.counters.stats(), state_.counters.num_oom_rejections, std::vector<PoolUsage>(1)};
+  DeviceUsage usage{state_.counters.stats(), state_.counters.events.oom_rejections, std::vector<PoolUsage>(1)};
   PoolUsage& default_pool = usage.pools.front();
   default_pool.reserved_bytes = as_size(state_.counters.reserved_bytes());
   for (const BlockPool& pool : state_.default_pools) add_free_blocks(pool, default_pool);

@@ -87,11 +87,11 @@ DeviceStats Counters::stats() const {
   stats.requested_bytes = array(kRequestedBytes);
   stats.oversize_allocations = oversize_allocations_.stat();
   stats.oversize_segments = oversize_segments_.stat();
-  stats.num_alloc_retries = num_alloc_retries;
-  stats.num_ooms = num_ooms;
-  stats.num_sync_all_streams = num_sync_all_streams;
-  stats.num_device_alloc = num_device_alloc;
-  stats.num_device_free = num_device_free;
+  stats.num_alloc_retries = events.alloc_retries;
+  stats.num_ooms = events.ooms;
+  stats.num_sync_all_streams = events.sync_all_streams;
+  stats.num_device_alloc = events.device_alloc;
+  stats.num_device_free = events.device_free;
   stats.max_split_size = max_split_size;
   return stats;
 }
@@ -107,19 +107,15 @@ void Counters::reset_peak() {
 }
 
 void Counters::reset_accumulated() {
-  const auto restart = [](Gauge& gauge) {
-    gauge.added = 0;
-    gauge.at_reset = gauge.current;
-  };
   for (int kind = 0; kind < 2; ++kind) {
     Gauge* gauges = kinds_[kind].gauges;
     active_.at_reset[kind] = gauges[kAllocation].current + gauges[kWaiting].current;
     active_bytes_.at_reset[kind] = gauges[kAllocatedBytes].current + gauges[kWaitingBytes].current;
-    std::for_each(gauges, gauges + kFigures, restart);
+    for (int figure = 0; figure < kFigures; ++figure) gauges[figure].reset_accumulated();
   }
-  restart(oversize_allocations_);
-  restart(oversize_segments_);
-  num_alloc_retries = num_ooms = num_oom_rejections = num_sync_all_streams = num_device_alloc = num_device_free = 0;
+  oversize_allocations_.reset_accumulated();
+  oversize_segments_.reset_accumulated();
+  events = {};
 }
 
 CACHALOT_END

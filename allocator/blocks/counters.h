@@ -19,6 +19,43 @@
 
 CACHALOT_BEGIN
 
+// A Gauge is a figure that rises and falls, with its peak and the sum of its rises.
+struct Gauge {
+  std::int64_t current = 0;
+  std::int64_t peak = 0;
+  std::int64_t added = 0;     // since the start or reset_accumulated
+  std::int64_t at_reset = 0;  // current then; so that the sum subtracted since is at_reset + added - current
+
+  Stat stat() const { return {current, peak, added, at_reset + added - current}; }
+  // Rises by `amount`, which is not negative.
+  CACHALOT_FAST_PATH void add(std::int64_t amount) {
+    current += amount;
+    added += amount;
+    if (current > peak) peak = current;
+  }
+  // Rises or falls, without a branch on the sign: in real programs it cannot be predicted.
+  CACHALOT_FAST_PATH void change(std::int64_t amount) {
+    current += amount;
+    added += std::max<std::int64_t>(amount, 0);
+    if (current > peak) peak = current;
+  }
+  // Forgets the sum of rises.
+  void reset_accumulated() {
+    added = 0;
+    at_reset = current;
+  }
+};
+
+// EventCounts are the numbers of events of a device since the start or reset_accumulated.
+struct EventCounts {
+  std::int64_t alloc_retries = 0;
+  std::int64_t ooms = 0;
+  std::int64_t oom_rejections = 0;  // in AddedStats
+  std::int64_t sync_all_streams = 0;
+  std::int64_t device_alloc = 0;
+  std::int64_t device_free = 0;
+};
+
 class Counters {
  public:
   CACHALOT_FAST_PATH void allocated(PoolKind kind, std::int64_t block_bytes, std::int64_t requested_bytes) {
@@ -46,7 +83,7 @@ class Counters {
   void segment_allocated(PoolKind kind, std::int64_t bytes) {
     add(kSegment, kind, 1);
     add(kReservedBytes, kind, bytes);
-    ++num_device_alloc;
+    ++events.device_alloc;
   }
   void segment_freed(PoolKind kind, std::int64_t bytes) {
     subtract(kSegment, kind, 1);
@@ -60,7 +97,7 @@ class Counters {
   // Memory of the page heap: PyTorch counts that of expandable segments so, and none of it as a segment.
   void pages_mapped(PoolKind kind, std::int64_t bytes) {
     add(kReservedBytes, kind, bytes);
-    ++num_device_alloc;
+    ++events.device_alloc;
   }
   void pages_unmapped(PoolKind kind, std::int64_t bytes) { subtract(kReservedBytes, kind, bytes); }
   void pages_moved(PoolKind from, PoolKind to, std::int64_t bytes) {
@@ -74,8 +111,8 @@ class Counters {
     Figure blocks, bytes, requested;
   };
   void gathered(PoolKind kind, const Gathered& what);
-  void oversize_allocation(std::int64_t count) { change(oversize_allocations_, count); }
-  void oversize_segment(std::int64_t count) { change(oversize_segments_, count); }
+  void oversize_allocation(std::int64_t count) { oversize_allocations_.change(count); }
+  void oversize_segment(std::int64_t count) { oversize_segments_.change(count); }
 
   std::int64_t allocated_bytes() const { return current(kAllocatedBytes); }
   std::int64_t reserved_bytes() const { return current(kReservedBytes); }
@@ -88,12 +125,7 @@ class Counters {
   void reset_peak();
   void reset_accumulated();
 
-  std::int64_t num_alloc_retries = 0;
-  std::int64_t num_ooms = 0;
-  std::int64_t num_oom_rejections = 0;  // in AddedStats
-  std::int64_t num_sync_all_streams = 0;
-  std::int64_t num_device_alloc = 0;
-  std::int64_t num_device_free = 0;
+  EventCounts events;
   std::int64_t max_split_size = -1;
 
  private:
@@ -110,13 +142,6 @@ class Counters {
     kWaitingBytes,
     kFigures,
   };
-  struct Gauge {
-    std::int64_t current = 0;
-    std::int64_t peak = 0;
-    std::int64_t added = 0;     // since the start or reset_accumulated
-    std::int64_t at_reset = 0;  // current then; so that the sum subtracted since is at_reset + added - current
-    Stat stat() const { return {current, peak, added, at_reset + added - current}; }
-  };
   struct Kind {
     Gauge gauges[kFigures];
   };
@@ -127,33 +152,17 @@ class Counters {
     std::int64_t at_reset[2] = {0, 0};
   };
 
-  static void add(Gauge& gauge, std::int64_t amount) {
-    gauge.current += amount;
-    gauge.added += amount;
-    if (gauge.current > gauge.peak) gauge.peak = gauge.current;
-  }
   void add(Figure figure, PoolKind kind, std::int64_t amount) {
     add(figure, kinds_[static_cast<std::size_t>(kind)].gauges, amount);
   }
   CACHALOT_FAST_PATH void add(Figure figure, Gauge* gauges, std::int64_t amount) {
-    add(gauges[figure], amount);
+    gauges[figure].add(amount);
     if (const std::int64_t all = current(figure); all > all_peak_[figure]) all_peak_[figure] = all;
   }
   void subtract(Figure figure, PoolKind kind, std::int64_t amount) { gauge(figure, kind).current -= amount; }
-  // No branch on the sign: in real programs it cannot be predicted.
   CACHALOT_FAST_PATH void change(Figure figure, Gauge* gauges, std::int64_t amount) {
-    Gauge& gauge = gauges[figure];
-    gauge.current += amount;
-    gauge.added += std::max<std::int64_t>(amount, 0);
-    if (gauge.current > gauge.peak) gauge.peak = gauge.current;
+    gauges[figure].change(amount);
     if (const std::int64_t all = current(figure); all > all_peak_[figure]) all_peak_[figure] = all;
-  }
-  static void change(Gauge& gauge, std::int64_t amount) {
-    if (amount > 0) {
-      add(gauge, amount);
-    } else {
-      gauge.current += amount;
-    }
   }
   Gauge& gauge(Figure figure, PoolKind kind) { return kinds_[static_cast<std::size_t>(kind)].gauges[figure]; }
   std::int64_t current(Figure figure) const {

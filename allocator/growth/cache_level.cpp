@@ -74,7 +74,7 @@ void CacheLevel::throw_out_of_memory(std::size_t bytes, Held& held) {
   }
   const std::size_t limit = state_.ledger.limit(held);
   const std::string allowed =
-      limit == Ledger::kNoLimit ? "" : formatted(", {} is allowed by {}", format_bytes(limit), limits_.holding(held));
+      limit == HeldLimit::kNone ? "" : formatted(", {} is allowed by {}", format_bytes(limit), limits_.holding(held));
   throw OutOfMemory(
       formatted(
           "CUDA out of memory. Tried to reserve {} on GPU {}, which has a total capacity of {} of which {} is free. "

@@ -62,7 +62,7 @@ Ledger::Home home_of(const PageRange& range);
 
 class PageDriver {
  public:
-  static constexpr std::size_t kEverything = Ledger::kNoLimit;
+  static constexpr std::size_t kEverything = HeldLimit::kNone;
 
   PageDriver(HeapState& state, PageHeap& pages, StreamClocks& clocks, SharedHandles& handles, SavedMemory& saved)
       : state_(state), pages_(pages), clocks_(clocks), handles_(handles), saved_(saved) {}

@@ -170,7 +170,7 @@ std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools
   std::string text = formatted(
       "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
       format_bytes(segment_bytes), state.index, format_bytes(memory.total_bytes), format_bytes(memory.free_bytes));
-  if (limit != Ledger::kNoLimit) text += formatted("{} allowed by {}; ", format_bytes(limit), limited_by);
+  if (limit != HeldLimit::kNone) text += formatted("{} allowed by {}; ", format_bytes(limit), limited_by);
   text += explain_use(state, pools, request, held);
   return text.append(request.pool().growth->where_memory_lies());
 }
@@ -254,7 +254,7 @@ void Supply::throw_out_of_memory(Request request, const Context& context, Held& 
                         held);
   const std::size_t limit = state_.ledger.limit(held);
   const std::string message = out_of_memory_text(state_, pools_, request, bytes, memory, limits_.holding(held), held);
-  const std::size_t total = limit == Ledger::kNoLimit ? memory.total_bytes : limit;
+  const std::size_t total = limit == HeldLimit::kNone ? memory.total_bytes : limit;
   pressure_.tell({.device = state_.index,
                   .segment_bytes = bytes,
                   .allowed_bytes = total,

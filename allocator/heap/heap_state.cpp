@@ -38,7 +38,7 @@ void HeapState::open_or_close_caches(const Held& /*held*/) {
 bool HeapState::drain_caches(const Held& held) { return caches != nullptr && caches->drain(held); }
 
 void HeapState::update_aging(const Held& held) {
-  const bool on = ledger.limit(held) != Ledger::kNoLimit && options.garbage_collection_threshold > 0;
+  const bool on = ledger.limit(held) != HeldLimit::kNone && options.garbage_collection_threshold > 0;
   if (on) blocks.start_keeping_ages();
   set_mode(kAging, on, held);
 }
@@ -105,12 +105,6 @@ void HeapState::finish_observed_free(Block& block, const Context& context, const
   observers.observe(std::move(change), held);
 }
 
-Context HeapState::context_of(const Block& block, const void* ptr) {
-  const DeviceLock lock(mutex);
-  const BlockDetail* detail = is_live(block, ptr) ? blocks.slab().find_detail(block) : nullptr;
-  return detail == nullptr ? nullptr : detail->context;
-}
-
 void HeapState::forget_context(const Block& block, const Held& /*held*/) {
   if (BlockDetail* detail = blocks.slab().find_detail(block)) detail->context.reset();
 }
@@ -133,6 +127,12 @@ std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, cons
   const DeviceLock lock(state.mutex);
   if (!HeapState::is_live(block, ptr)) return std::nullopt;
   return BlockSizes{block.requested_bytes(), block.size()};
+}
+
+Context context_of(HeapState& state, const Block& block, const void* ptr) {
+  const DeviceLock lock(state.mutex);
+  const BlockDetail* detail = HeapState::is_live(block, ptr) ? state.blocks.slab().find_detail(block) : nullptr;
+  return detail == nullptr ? nullptr : detail->context;
 }
 
 bool sleeps(const HeapState& state, const Block& block, const void* ptr) {

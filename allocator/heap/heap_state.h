@@ -174,8 +174,6 @@ struct HeapState {
   // These are the two halves of a free: the block is no longer allocated; the block is free.
   void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
-  // Takes the lock itself. Returns the context of a live allocation, or null.
-  Context context_of(const Block& block, const void* ptr);
   static bool is_live(const Block& block, const void* ptr) {
     const auto address = as_address(ptr);
     return block.address == address &&
@@ -275,6 +273,8 @@ AddressRange segment_of(const Block& block);
 // These take the lock themselves. Return nullopt if `ptr` is not a live allocation of `block`.
 std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr);
 std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr);
+// Takes the lock itself. Returns the context of a live allocation, or null.
+Context context_of(HeapState& state, const Block& block, const void* ptr);
 // Returns true if `ptr` is a live allocation without memory until restore_physical.
 bool sleeps(const HeapState& state, const Block& block, const void* ptr);
 // Says what is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" if it is not of this

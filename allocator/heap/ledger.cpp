@@ -23,7 +23,7 @@ std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& held) {
 // requests that need no new memory go on.
 bool Ledger::is_beyond_limit(std::size_t bytes, const Held& held) const {
   const std::size_t most = limit(held);
-  return bytes != 0 && most != kNoLimit && (held_ > most || bytes > most - held_);
+  return bytes != 0 && most != HeldLimit::kNone && (held_ > most || bytes > most - held_);
 }
 
 // PyTorch's rule: by the option's fraction, whatever was set since.
@@ -97,7 +97,7 @@ void Ledger::segment_stays(const Departing& segment, const Held& /*held*/) {
 void Ledger::segment_went(const Departing& segment, const Held& held) {
   departing_ -= segment.bytes;
   hold_less(segment.bytes);
-  ++state_.counters.num_device_free;
+  ++state_.counters.events.device_free;
   if (is_oversize(segment.bytes, state_.options)) state_.counters.oversize_segment(-1);
   tell_of_pages(Change::Action::segment_free, segment.arena->pool.kind(), segment.address, segment.bytes,
                 *segment.arena, segment.context, held);
@@ -124,7 +124,7 @@ void Ledger::pages_went(PoolKind kind, Address address, std::size_t bytes, const
 }
 
 void Ledger::handle_went(std::size_t bytes, const Held& /*held*/) {
-  ++state_.counters.num_device_free;
+  ++state_.counters.events.device_free;
   hold_less(bytes);
 }
 
@@ -153,38 +153,33 @@ void Ledger::tell_of_pages(Change::Action action, PoolKind kind, Address address
 // --- requests -----------------------------------------------------------------------------------------------------------
 
 void Ledger::retried(PoolKind kind, const Held& held) {
-  ++state_.counters.num_alloc_retries;
+  ++state_.counters.events.alloc_retries;
   state_.observers.observe({.action = Change::Action::retry, .pool_kind = kind}, held);
 }
 
 void Ledger::ran_out(Change change, const Held& held) {
-  ++state_.counters.num_ooms;
+  ++state_.counters.events.ooms;
   change.action = Change::Action::oom;
   state_.observers.observe(std::move(change), held);
 }
 
-void Ledger::refused(const Held& /*held*/) { ++state_.counters.num_oom_rejections; }
+void Ledger::refused(const Held& /*held*/) { ++state_.counters.events.oom_rejections; }
 
 void Ledger::synchronized(const Held& held) {
-  ++state_.counters.num_sync_all_streams;
+  ++state_.counters.events.sync_all_streams;
   state_.observers.observe({.action = Change::Action::synchronize}, held);
 }
 
 // --- the limits ---------------------------------------------------------------------------------------------------------
 
-void Ledger::require_fraction(double fraction) {
+void HeldLimit::require_fraction(double fraction) {
   CACHALOT_REQUIRE(fraction >= 0 && fraction <= 1, "invalid fraction: {}. Please set within [0, 1].", fraction);
 }
 
-void Ledger::set_fraction(double fraction, std::size_t device_bytes, const Held& /*held*/) {
+void HeldLimit::set_fraction(double fraction, std::size_t device_bytes) {
   fraction_ = fraction;
-  fraction_limit_ = fraction == 1 ? kNoLimit : static_cast<std::size_t>(fraction * static_cast<double>(device_bytes));
+  fraction_bytes_ = fraction == 1 ? kNone : static_cast<std::size_t>(fraction * static_cast<double>(device_bytes));
 }
-
-double Ledger::fraction(const Held& /*held*/) const { return fraction_; }
-void Ledger::set_byte_limit(std::size_t bytes, const Held& /*held*/) { byte_limit_ = bytes; }
-std::size_t Ledger::limit(const Held& /*held*/) const { return std::min(fraction_limit_, byte_limit_); }
-bool Ledger::is_limited_by_fraction(const Held& /*held*/) const { return fraction_limit_ < byte_limit_; }
 
 void Ledger::set_soft_limit(std::size_t bytes, const Held& /*held*/) {
   soft_limit_ = bytes;

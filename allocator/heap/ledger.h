@@ -8,6 +8,7 @@
 //   orphaned    given up, but refused by the device
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -32,10 +33,32 @@ struct Departing {
   Context context;
 };
 
+// A HeldLimit is the most bytes that may be held from a device: the lower of a fraction of its memory and a number of bytes.
+class HeldLimit {
+ public:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
+  // Throws InvalidArgument unless the fraction is in [0, 1].
+  static void require_fraction(double fraction);
+  // Limits to a fraction of `device_bytes`; 1 lifts the limit. The other limit stays, here and in set_bytes.
+  void set_fraction(double fraction, std::size_t device_bytes);
+  double fraction() const { return fraction_; }
+  // Limits to `bytes`; kNone lifts the limit.
+  void set_bytes(std::size_t bytes) { bytes_ = bytes; }
+
+  // Returns the lower of the two limits, or kNone.
+  std::size_t lowest() const { return std::min(fraction_bytes_, bytes_); }
+  // Returns true if that is the fraction's.
+  bool is_fraction() const { return fraction_bytes_ < bytes_; }
+
+ private:
+  double fraction_ = 1;
+  std::size_t fraction_bytes_ = kNone;
+  std::size_t bytes_ = kNone;
+};
+
 class Ledger {
  public:
-  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
-
   explicit Ledger(HeapState& state) : state_(state) {}
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
@@ -107,19 +130,11 @@ class Ledger {
   void refused(const Held& held) CACHALOT_HELD;
   void synchronized(const Held& held) CACHALOT_HELD;
 
-  // Throws InvalidArgument unless the fraction is in [0, 1].
-  static void require_fraction(double fraction);
-  // Limits held bytes to a fraction of `device_bytes`; 1 lifts the limit.
-  void set_fraction(double fraction, std::size_t device_bytes, const Held& held) CACHALOT_HELD;
-  double fraction(const Held& held) const CACHALOT_HELD;
-  // Limits held bytes beside the fraction; kNoLimit lifts that limit. The fraction stays.
-  void set_byte_limit(std::size_t bytes, const Held& held) CACHALOT_HELD;
-  // Returns the lower of the two limits of held bytes, or kNoLimit.
-  std::size_t limit(const Held& held) const CACHALOT_HELD;
-  // Returns true if that is the fraction's.
-  bool is_limited_by_fraction(const Held& held) const CACHALOT_HELD;
+  HeldLimit& held_limit(const Held& /*held*/) CACHALOT_HELD { return limit_; }
+  // Returns the most bytes that may be held, or HeldLimit::kNone.
+  std::size_t limit(const Held& /*held*/) const CACHALOT_HELD { return limit_.lowest(); }
 
-  // Sets the bytes of held memory, without memory that is only requested, above which it is reported; kNoLimit: never.
+  // Sets the bytes of held memory, without memory that is only requested, above which it is reported; HeldLimit::kNone: never.
   void set_soft_limit(std::size_t bytes, const Held& held) CACHALOT_HELD;
   std::size_t soft_limit(const Held& held) const CACHALOT_HELD;
   // Returns true, once, if the calling thread has taken held memory above the soft limit.
@@ -139,10 +154,8 @@ class Ledger {
   void hold_less(std::size_t bytes) CACHALOT_REQUIRES(device_lock);
 
   HeapState& state_;
-  double fraction_ CACHALOT_GUARDED_BY(device_lock) = 1;
-  std::size_t fraction_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
-  std::size_t byte_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
-  std::size_t soft_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  HeldLimit limit_ CACHALOT_GUARDED_BY(device_lock);
+  std::size_t soft_limit_ CACHALOT_GUARDED_BY(device_lock) = HeldLimit::kNone;
   bool is_below_soft_ CACHALOT_GUARDED_BY(device_lock) = true;
   std::thread::id crossed_by_ CACHALOT_GUARDED_BY(device_lock);  // of no thread: not crossed, or already reported
   std::size_t kept_ CACHALOT_GUARDED_BY(device_lock) = 0;

@@ -8,10 +8,10 @@
 CACHALOT_BEGIN
 
 void Limits::set_fraction(double fraction, Setter setter) {
-  Ledger::require_fraction(fraction);
+  HeldLimit::require_fraction(fraction);
   const std::size_t total = state_.device->properties().total_bytes;
   const DeviceLock lock(state_.mutex);
-  state_.ledger.set_fraction(fraction, total, lock);
+  state_.ledger.held_limit(lock).set_fraction(fraction, total);
   fraction_setter_ = setter;
   state_.update_aging(lock);
 }
@@ -19,7 +19,7 @@ void Limits::set_fraction(double fraction, Setter setter) {
 void Limits::set(const MemoryLimit& limit, Setter setter) {
   const DeviceLock lock(state_.mutex);
   if (limit.base == MemoryLimit::Base::free && setter == Setter::option) {
-    set_measured(limit, Ledger::kNoLimit, setter, lock);
+    set_measured(limit, HeldLimit::kNone, setter, lock);
     is_pending_ = true;
   } else {
     set_measured(limit, measured(limit, lock), setter, lock);
@@ -30,7 +30,7 @@ void Limits::set_measured(const MemoryLimit& limit, std::size_t bytes, Setter se
   limit_ = limit;
   limit_setter_ = setter;
   is_pending_ = false;
-  state_.ledger.set_byte_limit(bytes, held);
+  state_.ledger.held_limit(held).set_bytes(bytes);
   state_.update_aging(held);
 }
 
@@ -70,9 +70,9 @@ void Limits::tell_if_crossed(Held& held) {
 }
 
 std::string Limits::holding(const Held& held) const {
-  if (state_.ledger.limit(held) == Ledger::kNoLimit) return "";
-  if (state_.ledger.is_limited_by_fraction(held)) {
-    const double fraction = state_.ledger.fraction(held);
+  if (state_.ledger.limit(held) == HeldLimit::kNone) return "";
+  if (state_.ledger.held_limit(held).is_fraction()) {
+    const double fraction = state_.ledger.held_limit(held).fraction();
     return fraction_setter_ == Setter::option ? formatted("per_process_memory_fraction:{}", fraction)
                                               : formatted("set_memory_fraction({})", fraction);
   }
