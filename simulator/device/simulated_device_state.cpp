@@ -110,8 +110,8 @@ CallBook::Outcome CallBook::injected(DeviceCall call) {
   if (!struck) return Outcome::proceed;
   ++faults_injected_;
   const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::malloc_managed ||
-                               call == DeviceCall::create || call == DeviceCall::reserve ||
-                               call == DeviceCall::host_malloc;
+                               call == DeviceCall::malloc_async || call == DeviceCall::create ||
+                               call == DeviceCall::reserve || call == DeviceCall::host_malloc;
   if (struck->out_of_memory && may_lack_memory) return Outcome::out_of_memory;
   const int code = struck->out_of_memory ? static_cast<int>(CudaCode::memory_allocation) : struck->code;
   throw CudaError(cuda_name(call), code, cuda_code_name(code));

@@ -35,7 +35,7 @@ class CallBook {
   enum class Outcome : std::uint8_t { proceed, out_of_memory };
 
   // Begins a call. Afterwards the clock stands at the call's end: a call takes effect there. Throws CudaError for an
-  // injected fault; out_of_memory only for malloc, malloc_managed, create, reserve and host_malloc.
+  // injected fault; out_of_memory only for malloc, malloc_managed, malloc_async, create, reserve and host_malloc.
   Outcome begin(DeviceCall call, std::uint64_t argument = 0, std::uint64_t bytes = 0) {
     const auto kind = static_cast<std::size_t>(call);
     const std::int64_t latency_ns = call_ns_[kind] + (ns_per_byte_[kind] > 0 ? size_ns(kind, bytes) : 0);

@@ -74,6 +74,14 @@ TEST_F(HeapAsync, ALackOfMemoryIsRecoveredFromAndThenReported) {
   allocator.deallocate(larger);
 }
 
+TEST_F(HeapAsync, APoolWithoutMemoryIsAskedAgainOnceTheCacheIsEmpty) {
+  allocator.deallocate(allocator.allocate(30 * kMegabyte));
+  device->set_faults({{.call = DeviceCall::malloc_async, .nth = 1}});
+  allocator.deallocate(allocator.allocate(40 * kMegabyte));
+  EXPECT_EQ(allocator.memory_stats().num_alloc_retries, 1);
+  EXPECT_EQ(allocator.memory_reserved(), 40 * kMegabyte);
+}
+
 TEST_F(HeapAsync, AStreamThatCapturesTakesMemoryOfMalloc) {
   const Stream stream = device->stream();
   device->begin_capture(stream);

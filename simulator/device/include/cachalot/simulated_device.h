@@ -116,9 +116,9 @@ struct CopyModel {
 struct Fault {
   std::optional<DeviceCall> call = std::nullopt;  ///< the kind; empty: any call
   std::uint64_t nth = 1;                          ///< number of the failing call; 1: the next one
-  /// If true, malloc, malloc_managed, create, reserve and host_malloc report a lack of memory, and
-  /// other calls throw cudaErrorMemoryAllocation. If false, the call throws a CudaError with
-  /// `code`.
+  /// If true, malloc, malloc_managed, malloc_async, create, reserve and host_malloc report a lack
+  /// of memory, and other calls throw cudaErrorMemoryAllocation. If false, the call throws a
+  /// CudaError with `code`.
   bool out_of_memory = true;
   int code = 2;         ///< of the CudaError, if `out_of_memory` is false
   bool repeat = false;  ///< the n-th and every later call fails
