@@ -435,7 +435,7 @@ TEST(Replay, TakesEachOptionOfTheAllocatorTheGuardToo) {
     options.config = config;
     const ReplayResult result = replay(trace_of(kTwoBlocks), options);
     EXPECT_EQ(result.ooms, 0u) << config;
-    EXPECT_GE(result.peak_reserved_bytes, 20 * kMiB) << config;
+    EXPECT_GE(result.peak_reserved_bytes, 6 * kMiB) << config;
   }
 }
 
