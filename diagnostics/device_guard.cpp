@@ -31,11 +31,11 @@ DeviceGuard::DeviceGuard(DeviceAllocator& heap, const PageMap& page_map, Duties 
 
 // --- malloc ---------------------------------------------------------------------------------------------------------
 
-void* DeviceGuard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
+void* DeviceGuard::allocate(std::size_t bytes, Stream stream, const AllocationPlace& place) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.fast.allocate(bytes, stream);  // null, or refused
   void* made = nullptr;
   try {
-    return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous, alignment); });
+    return log_.tell_after([&] { return made = allocate_block(bytes, stream, place); });
   } catch (...) {  // of the quarantine, which was emptied for it: a handler
     if (made != nullptr) undo_allocation(made);
     throw;
@@ -51,14 +51,15 @@ void DeviceGuard::undo_allocation(const void* ptr) {
   }
 }
 
-void* DeviceGuard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
+void* DeviceGuard::allocate_block(std::size_t bytes, Stream stream, const AllocationPlace& place) {
   const AllocationStack for_watchers(heap_.state.observers.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = calls_.stack_now();
   const KnownStream known = heap_.streams.identify(stream);
-  const Alignment placed{.bytes = alignment, .offset = front_};
-  void* const raw = contiguous || placed.slack() != 0 ? heap_.fast.allocate_placed(asked, stream, contiguous, placed)
-                                                      : heap_.fast.allocate(asked, stream);
+  AllocationPlace in_heap = place;
+  in_heap.alignment.offset = front_;
+  void* const raw =
+      in_heap.is_anywhere() ? heap_.fast.allocate(asked, stream) : heap_.fast.allocate_placed(asked, stream, in_heap);
   GuardedBlock block = adopt(raw, bytes, asked, known, std::move(stack));
   try {
     const SharedLock looking(memory_.mutex);

@@ -57,8 +57,8 @@ class DeviceGuard {
   // Returns the heap's address of the user's `address`: it lies the front canary before it.
   Address in_heap(Address address) const { return address - front_; }
 
-  // `alignment` is that of the user's memory.
-  void* allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
+  // The place is that of the user's memory.
+  void* allocate(std::size_t bytes, Stream stream, const AllocationPlace& place);
   using Claim = Front::Claim;
   // Returns false if it is not one of the live blocks. Throws InvalidArgument when the claim's bytes are not the
   // block's; its stream counts as a use.
@@ -103,7 +103,7 @@ class DeviceGuard {
   template <typename Action>
   auto reporting(Action action);
 
-  void* allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
+  void* allocate_block(std::size_t bytes, Stream stream, const AllocationPlace& place);
   GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack);
   void undo_allocation(const void* ptr);
 

@@ -97,7 +97,7 @@ std::size_t GuardFront::quarantine_bytes(int device) const {
 
 void* GuardFront::allocate(const Request& request) {
   state_.at(request.device);
-  return at(request.device).allocate(request.bytes, request.stream, request.contiguous, request.alignment);
+  return at(request.device).allocate(request.bytes, request.stream, request.place);
 }
 
 void* GuardFront::allocate_at(std::size_t /*bytes*/, int device, Stream /*stream*/, void* /*address*/) {

@@ -265,6 +265,10 @@ void AllocatorPools::set_no_split(int device, PoolId pool) {
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.set_no_split(pool); });
 }
 
+void AllocatorPools::set_plain(int device, PoolId pool) {
+  with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.set_plain(pool); });
+}
+
 bool AllocatorPools::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
   return with_pool(state_, device, pool,
                    [&](DeviceAllocator&) { return state_.front().pool_has_exactly(device, pool, live); });

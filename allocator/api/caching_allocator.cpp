@@ -96,15 +96,16 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
 }
 
 void* CachingAllocator::allocate_outside_heaps(std::size_t bytes, int device, Stream stream) {
-  return state_->front().allocate({.bytes = bytes, .device = device, .stream = stream});
+  return state_->front().allocate({bytes, device, stream, {}});
 }
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
-  const auto [contiguous, alignment] = options;
+  const auto [contiguous, alignment, plain] = options;
   CACHALOT_REQUIRE(std::has_single_bit(alignment) && alignment <= kMaxAlignment,
                    "an alignment of {} bytes: it must be a power of two from 1 to {} (2 MiB)", alignment,
                    kMaxAlignment);
-  return state_->front().allocate({bytes, device, stream, contiguous, alignment});
+  return state_->front().allocate(
+      {bytes, device, stream, {contiguous, plain, {.bytes = std::max(alignment, kUsualAlignment)}}});
 }
 
 void* CachingAllocator::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {

@@ -89,10 +89,14 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
       growths(state, parts_of(*this), options),
       sleeping(state, parts_of(*this), frees, pressure, supply, growths.pages(), growths.kind()),
       inspection({state, pools, caches, frees, sleeping, growths.all()}) {
-  pools.set_growth({.device = &growths.usual(), .provider = &growths.of_providers()});
+  pools.set_growth(growths.of_pools());
   {
     const DeviceLock lock(state.mutex);
-    for (BlockPool& pool : state.default_pools) pool.growth = &growths.usual();
+    for (BlockPool& pool : state.default_pools) {
+      pool.growth = &growths.usual();
+      pool.in_ranges = growths.pages() != nullptr;
+    }
+    for (BlockPool& pool : state.plain_pools) pool.growth = &growths.plain();
     state.counters.max_split_size =
         options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
   }
@@ -117,8 +121,9 @@ DeviceAllocator::~DeviceAllocator() {
 void DeviceAllocator::apply(const Options& options) {
   const DeviceLock lock(state.mutex);
   state.options = options;
-  if (state.splits_everything) state.options.max_split_size = Options::kUnlimited;  // blocks of all sizes are split
+  pools.apply_split_rules(lock);
   state.rounds_by_divisions = rounds_by_divisions(options);
+  pools.take_plain(options.plain, lock);
   caches.want_caches(options.thread_cache.value_or(growths.usual().caches_by_default()), lock);
   state.update_aging(lock);
 }

@@ -30,8 +30,8 @@
 
 CACHALOT_BEGIN
 
-// Growths has the growth strategies of one device's allocator: that of its default pools, which the option `heap` selects,
-// and that of pools with a segment provider.
+// Growths has the growth strategies of one device's allocator: the usual one, which the option `heap` selects, and that of
+// plain memory and of pools with a segment provider.
 class Growths {
  public:
   // Uses segments, with a message on stderr, if the device lacks what the option needs.
@@ -40,7 +40,8 @@ class Growths {
   Growths& operator=(const Growths&) = delete;
 
   Growth& usual() const { return *usual_; }
-  Growth& of_providers() const { return *segments_; }
+  Growth& plain() const { return *segments_; }
+  GrowthOfPools of_pools() const { return {usual_, pages_ != nullptr, segments_.get()}; }
   // Returns null unless the default pools use pages.
   PageGrowth* pages() const { return pages_.get(); }
   // Returns the kind of memory of the default pools.

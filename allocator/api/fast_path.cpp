@@ -41,6 +41,14 @@ CACHALOT_FAST_PATH Request FastPath::make_request(std::size_t bytes, Stream stre
   return {.bytes = bytes, .rounded = rounded, .arena = arena};
 }
 
+Request FastPath::make_request(std::size_t bytes, Stream stream, const AllocationPlace& place, const Held& held) {
+  Request request = make_request(bytes + place.alignment.slack(), stream, held);
+  request.bytes = bytes;
+  if (place.plain) request.arena = &arena_of_request(state.plain_beside(request.pool(), held), stream, held);
+  request.contiguous = place.contiguous && request.pool().growth->may_scatter();
+  return request;
+}
+
 Arena& FastPath::arena_of_request(BlockPool& pool, Stream stream, const Held& held) {
   return slow_.streams.arena_of_request(pool, stream, held);
 }
@@ -97,7 +105,8 @@ void* FastPath::allocate_with_context(std::size_t bytes, Stream stream) {
 
 // Allocates as allocate does, with another search for the block. A block for aligned memory is found, or made, with room for
 // the memory wherever it begins.
-void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguous, Alignment alignment) {
+void* FastPath::allocate_placed(std::size_t bytes, Stream stream, const AllocationPlace& place) {
+  const Alignment alignment = place.alignment;
   const std::size_t slack = alignment.slack();
   if (bytes == 0) return nullptr;
   if (bytes >= kMaxRequestBytes - slack) refuse(bytes);
@@ -106,9 +115,7 @@ void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguou
   const Operation lock(state.mutex);
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock, alignment);
   enter(stream, lock);
-  Request request = make_request(bytes + slack, stream, lock);
-  request.bytes = bytes;
-  request.contiguous = contiguous && request.pool().growth->may_scatter();
+  const Request request = make_request(bytes, stream, place, lock);
   const bool looks_for_parts = slack != 0 && !request.contiguous;
   Block* block = looks_for_parts ? state.find_aligned_and_age(request, round_to_block(bytes), alignment, lock)
                                  : request.pool().growth->find(request, lock);

@@ -40,8 +40,7 @@ class FastPath {
   // Contracts are those of CachingAllocator's methods of the same names. `block` is the entry of `ptr` in the page map.
   // Returns false, having done nothing, if `ptr` is not a live allocation of it.
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
-  // Returns memory of one handle if `contiguous`, at an address of `alignment`.
-  void* allocate_placed(std::size_t bytes, Stream stream, bool contiguous, Alignment alignment);
+  void* allocate_placed(std::size_t bytes, Stream stream, const AllocationPlace& place);
   void* allocate_at(std::size_t bytes, Stream stream, Address address);
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument if `bytes` were not requested for it.
@@ -65,6 +64,7 @@ class FastPath {
   [[noreturn]] void refuse(std::size_t bytes);
   void enter(Stream stream, Held& held) CACHALOT_HELD;
   Request make_request(std::size_t bytes, Stream stream, const Held& held) CACHALOT_HELD;
+  Request make_request(std::size_t bytes, Stream stream, const AllocationPlace& place, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, Stream stream, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
   Block* free_block_at(Address address, Request request, const Held& held) CACHALOT_HELD;

@@ -13,10 +13,8 @@ CACHALOT_BEGIN
 
 void* PlainFront::allocate(const Request& request) {
   FastPath& fast = state_.at(request.device).fast;
-  return request.contiguous || request.alignment > kBlockGranularity
-             ? fast.allocate_placed(request.bytes, request.stream, request.contiguous,
-                                    Alignment{.bytes = request.alignment})
-             : fast.allocate(request.bytes, request.stream);
+  return request.place.is_anywhere() ? fast.allocate(request.bytes, request.stream)
+                                     : fast.allocate_placed(request.bytes, request.stream, request.place);
 }
 
 void* PlainFront::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {

@@ -35,8 +35,7 @@ class Front {
     std::size_t bytes = 0;
     int device = 0;
     Stream stream = nullptr;
-    bool contiguous = false;
-    std::size_t alignment = kBlockGranularity;  // a power of two
+    AllocationPlace place;
   };
   // The claims of a free beside its address.
   struct Claim {

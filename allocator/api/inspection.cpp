@@ -202,7 +202,9 @@ DeviceUsage Inspection::usage() {
   DeviceUsage usage{state_.counters.stats(), state_.counters.events.oom_rejections, std::vector<PoolUsage>(1)};
   PoolUsage& default_pool = usage.pools.front();
   default_pool.reserved_bytes = as_size(state_.counters.reserved_bytes());
-  for (const BlockPool& pool : state_.default_pools) add_free_blocks(pool, default_pool);
+  for (const auto* pools : {&state_.default_pools, &state_.plain_pools}) {
+    for (const BlockPool& pool : *pools) add_free_blocks(pool, default_pool);
+  }
 
   const PoolReserves::Figures& reserves = state_.pool_reserves.figures();
   bool has_sleepers = false;
@@ -217,6 +219,7 @@ DeviceUsage Inspection::usage() {
     if (!pool->is_asleep) {
       add_free_blocks(pool->small, of_pool);
       add_free_blocks(pool->large, of_pool);
+      for (const BlockPool& plain : pool->plain) add_free_blocks(plain, of_pool);
     }
     usage.pools.front().reserved_bytes -= of_pool.reserved_bytes;
     has_sleepers = has_sleepers || pool->is_asleep;
@@ -284,7 +287,7 @@ class Walk {
       add(kind, found_.active, 1);
       add(kind, found_.active_bytes, block.size());
       add(kind, found_.requested_bytes, block.requested_bytes());
-    } else if (block.is_free() && block.is_split() && !state_.blocks.has_ranges()) {
+    } else if (block.is_free() && block.is_split() && !block.arena->in_ranges) {
       add(kind, found_.inactive_split, 1);
       add(kind, found_.inactive_split_bytes, block.size());
     }

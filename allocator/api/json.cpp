@@ -147,7 +147,7 @@ void write_settings(JsonWriter& json, const Options& options) {
   json.begin_object().member("PYTORCH_CUDA_ALLOC_CONF", options.text);
   json.member("max_split_size", unlimited ? std::int64_t{-1} : static_cast<std::int64_t>(options.max_split_size));
   json.member("garbage_collection_threshold", options.garbage_collection_threshold);
-  json.member("expandable_segments", options.expandable_segments);
+  json.member("expandable_segments", takes_pages(options));
   json.member("pinned_num_register_threads", accepted("pinned_num_register_threads"));
   json.member("release_lock_on_cudamalloc", accepted("release_lock_on_cudamalloc") != 0);
   json.member("pinned_use_cuda_host_register", accepted("pinned_use_cuda_host_register") != 0);

@@ -71,7 +71,7 @@ Block& BlockHeap::allocate_inside(Block& block, Address address, std::size_t byt
     bins.insert(block);
     throw;
   }
-  if (!has_ranges_) {
+  if (!part.arena->in_ranges) {
     change.blocks += 2 - was_split;
     change.bytes += as_signed(whole) * (1 - was_split);
   }
@@ -84,7 +84,6 @@ Block& BlockHeap::add_range(Address address, std::size_t bytes) {
   CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
                    "the device reserved addresses up to {:#x}, beyond the {} bits supported", address + bytes,
                    PageMap::kAddressBits);
-  CACHALOT_ASSERT(has_ranges_);
   Block& gap = slab_.make();
   try {
     page_map_.enter(address, bytes);
@@ -172,7 +171,7 @@ std::uint64_t BlockHeap::freed_at(const Block& block) const {
 
 namespace {
 
-std::string validate_block(const Block& block, const Block* prev, const PageMap& page_map, bool in_range) {
+std::string validate_block(const Block& block, const Block* prev, const PageMap& page_map) {
   if (block.prev != prev) return formatted("block {:#x} does not know its neighbour", block.address);
   if (block.has(Block::kRetired)) return formatted("segment holds retired block {:#x}", block.address);
   if (block.size() == 0) return formatted("block {:#x} is empty", block.address);
@@ -180,7 +179,7 @@ std::string validate_block(const Block& block, const Block* prev, const PageMap&
     if (prev->end() != block.address) return formatted("gap or overlap at block {:#x}", block.address);
     if (prev->is_free() && block.is_free() && prev->arena == block.arena)
       return formatted("free neighbours at block {:#x}", block.address);
-    if (prev->arena != block.arena && !in_range)
+    if (prev->arena != block.arena && !block.arena->in_ranges)
       return formatted("segment of two arenas at block {:#x}", block.address);
   }
   if ((block.has(Block::kAllocated) || block.has(Block::kCached)) && page_map.find(block.address) != &block) {
@@ -199,7 +198,7 @@ std::string BlockHeap::validate() const {
     const Block* prev = head->prev;
     if (!prev->is_edge()) return formatted("segment {:#x} begins inside another", address);
     for (const Block* block = head; !block->is_edge(); block = block->next) {
-      if (std::string broken = validate_block(*block, prev, page_map_, has_ranges_); !broken.empty()) return broken;
+      if (std::string broken = validate_block(*block, prev, page_map_); !broken.empty()) return broken;
       prev = block;
       end = block->end();
     }

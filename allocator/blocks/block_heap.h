@@ -60,7 +60,7 @@ class BlockHeap {
     block.requested = requested & Block::kRequestedBits;
     block.uses = {nullptr, 0};
     page_map_.set(block);
-    if (has_ranges_) [[unlikely]]
+    if (block.arena->in_ranges) [[unlikely]]
       change = {};
     return change;
   }
@@ -98,14 +98,14 @@ class BlockHeap {
     const std::int64_t is_split = as_number(block->is_split());
     change.blocks += is_split;
     change.bytes += is_split * as_signed(block->size());
-    if (has_ranges_) [[unlikely]]
+    if (block->arena->in_ranges) [[unlikely]]
       change = {};
     return *block;
   }
 
-  // Ranges of addresses that memory comes to and goes from, for the page heap. From expect_ranges on, inactive_split
-  // figures are not kept, as PyTorch keeps none of its expandable segments. Of a range, what has memory is blocks, and
-  // each stretch of them between gaps is a segment; the rest is gaps.
+  // Ranges of addresses that memory comes to and goes from, for the page heap. Blocks in ranges have no inactive_split
+  // figures, as PyTorch keeps none of its expandable segments. Of a range, what has memory is blocks, and each stretch of
+  // them between gaps is a segment; the rest is gaps.
   // `bytes` of addresses, all one gap, which it returns.
   Block& add_range(Address address, std::size_t bytes);
   // Forgets a range that is one gap again.
@@ -135,10 +135,6 @@ class BlockHeap {
 
   // Returns the block of a segment that holds the address, or null.
   Block* block_at(Address address) const;
-
-  // From now on, and before the first range.
-  void expect_ranges() { has_ranges_ = true; }
-  bool has_ranges() const { return has_ranges_; }
 
   // From now on blocks remember when they became free, for garbage collection by age.
   void start_keeping_ages() { keeps_ages_ = true; }
@@ -176,7 +172,6 @@ class BlockHeap {
   // nothing.
   Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};
   bool keeps_ages_ = false;
-  bool has_ranges_ = false;
 };
 
 CACHALOT_END

@@ -56,9 +56,18 @@ std::size_t FreeBins::metadata_bytes() const {
   return bytes + nodes_.metadata_bytes();
 }
 
+Arena::Arena(BlockPool& owner, const KnownStream& for_stream)
+    : pool(owner), stream(for_stream), in_ranges(owner.in_ranges) {}
+
+void BlockPool::set_rules(const SplitRules& rules) {
+  rules_ = rules;
+  for (const auto& arena : arenas_) arena->rules = rules;
+}
+
 Arena& BlockPool::add(const KnownStream& stream) {
   arenas_.reserve(arenas_.size() + 1);
   auto arena = std::make_unique<Arena>(*this, stream);
+  arena->rules = rules_;
   by_stream_.emplace(stream.key, arena.get());
   arenas_.push_back(std::move(arena));
   remember(*arenas_.back());

@@ -20,6 +20,7 @@
 #include "blocks/bin.h"
 #include "blocks/block.h"
 #include "cachalot/device.h"
+#include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
 
@@ -305,9 +306,11 @@ struct Reach {
 };
 
 struct Arena : HostObject {
-  Arena(BlockPool& owner, const KnownStream& for_stream) : pool(owner), stream(for_stream) {}
+  Arena(BlockPool& owner, const KnownStream& for_stream);
   BlockPool& pool;
   const KnownStream stream;
+  const bool in_ranges;                // as the pool's memory
+  SplitRules rules;                    // of the pool
   std::atomic<bool> has_ended{false};  // its stream has ended: no request comes
   std::uint32_t requests = 0;          // under way, some with the lock released: while there are any, the arena stays
   std::uint32_t epoch = 1;             // of blocks that become free now; the page heap advances it with the StreamClock
@@ -325,8 +328,8 @@ struct Arena : HostObject {
 class BlockPool {
  public:
   // `owner` is null for the default pools.
-  BlockPool(PoolKind kind, PoolId id, PrivatePool* owner, Growth* where = nullptr)
-      : growth(where), kind_(kind), id_(id), owner_(owner) {}
+  BlockPool(PoolKind kind, PoolId id, PrivatePool* owner, Growth* where = nullptr, bool has_ranges = false)
+      : growth(where), in_ranges(has_ranges), kind_(kind), id_(id), owner_(owner) {}
 
   PoolKind kind() const { return kind_; }
   PoolId id() const { return id_; }
@@ -354,8 +357,12 @@ class BlockPool {
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
 
-  // The source of its memory.
+  // The source of its memory, and whether that lies in ranges of addresses (BlockHeap::add_range) and not in segments. Neither
+  // changes once the pool has an arena.
   Growth* growth;
+  bool in_ranges = false;
+  // Sets the rules by which its blocks may be split.
+  void set_rules(const SplitRules& rules);
   // The number of searches made while garbage collection is on: the clock that measures the age of free blocks.
   std::uint64_t clock = 0;
 
@@ -368,6 +375,7 @@ class BlockPool {
   PoolKind kind_;
   PoolId id_;
   PrivatePool* owner_;
+  SplitRules rules_;
   StreamKey last_key_ = StreamKey::none();
   Arena* last_ = nullptr;  // the arena of last_key_, if that is a stream
   Vector<std::unique_ptr<Arena>> arenas_;

@@ -28,8 +28,11 @@ std::size_t CacheLevel::give_back(std::size_t most_held, bool may_exceed, Growin
   frees_.reclaim(growing);
   caches_.gather(growing);
   state_.drain_caches(growing);
-  const std::size_t held = state_.ledger.held_bytes(growing);
-  return growth_.trim({held - most_held, may_exceed}, growing);
+  const std::size_t goal = state_.ledger.held_bytes(growing) - most_held;
+  const std::size_t given = growth_.trim({goal, may_exceed}, growing);
+  Growth& plain = *state_.plain_pools.front().growth;
+  if (&plain == &growth_ || given >= goal) return given;
+  return given + plain.trim({goal - given, may_exceed}, growing);
 }
 
 // --- raise ----------------------------------------------------------------------------------------------------------------

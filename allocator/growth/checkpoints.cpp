@@ -84,7 +84,7 @@ void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoi
       end += block.size;
     }
     // It may have grown since.
-    const bool has_grown = pool.large.growth->may_extend_segments() && end < address + bytes;
+    const bool has_grown = found->second->arena->pool.growth->may_extend_segments() && end < address + bytes;
     CACHALOT_REQUIRE(end == address + bytes || has_grown, "checkpointed segment {:#x} has {} bytes, not {}", address,
                      bytes, end - address);
   }

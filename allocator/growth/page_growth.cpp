@@ -93,8 +93,6 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
       spare_(state, pages_, parts.pools, parts.streams),
       placement_(pages_),
       driver_(state, pages_, parts.clocks, parts.handles, parts.saved) {
-  state.blocks.expect_ranges();
-  state.splits_everything = true;
   clocks_.set_referred([this](const Held& held) {
     holds(held);
     return pages_.pages().forget_done_uses();  // those that stale views still name
@@ -226,7 +224,7 @@ SharedMemory PageGrowth::share(const Block& block, Address /*base*/, Growing& gr
 void PageGrowth::separate_kinds(PrivatePool& pool, Growing& growing) {
   Vector<Block*> heads;
   for (const auto& [address, head] : state_.blocks.segments()) {
-    if (head->arena->pool.owner() == &pool) heads.push_back(head);
+    if (head->arena->pool.owner() == &pool && head->arena->in_ranges) heads.push_back(head);
   }
   for (Block* block : heads) {
     BlockPool& to = pages_.range_of(block->address)->kind == PoolKind::small ? pool.small : pool.large;

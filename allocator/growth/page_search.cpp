@@ -4,6 +4,7 @@
 //   memory that is reserved for all streams;
 //   for a small request, a small free piece or a page of free memory beside large blocks;
 //   free blocks of other streams that it may use already;
+//   plain memory of the stream, which is there already;
 //   the cheapest of: idle pages brought together; new memory; either of them after this stream waits for others
 //     (cross_stream:wait);
 //   if there is no new memory: idle pages, also after such waits (cross_stream:scarce and wait);
@@ -54,6 +55,7 @@ class PageGrowth::Search {
   Block* grow_first(Growing& growing) CACHALOT_GROWING;
   Block* take_page(Growing& growing) CACHALOT_GROWING;
   Block* take_from_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* take_plain(Growing& growing) CACHALOT_GROWING;
   Block* remap_or_create(Growing& growing) CACHALOT_GROWING;
   Block* remap_after_draining(Growing& growing) CACHALOT_GROWING;
   Block* borrow(Growing& growing) CACHALOT_GROWING;
@@ -111,6 +113,7 @@ Block* PageGrowth::Search::anywhere(Growing& growing) {
       {&Search::grow_first},
       {&Search::take_page},
       {&Search::take_from_other_streams},
+      {&Search::take_plain},
       {&Search::remap_or_create},
       {&Search::remap_after_draining},
       {&Search::borrow},
@@ -158,6 +161,13 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
 }
 
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
+
+// Plain memory of the stream that is free: left by a time when requests were for plain memory (Options::plain).
+Block* PageGrowth::Search::take_plain(Growing& growing) {
+  Request plain = request_;
+  plain.arena = state_.plain_beside(request_.pool(), growing).find(request_.stream().key);
+  return plain.arena != nullptr ? state_.find_free(plain, growing) : nullptr;
+}
 
 Block* PageGrowth::Search::remap_after_draining(Growing& growing) {
   if (!state_.drain_caches(growing)) return nullptr;

@@ -108,8 +108,8 @@ bool SegmentGrowth::add_unused(std::size_t bytes, Growing& growing) {
     return true;
   };
   const std::size_t small = round_up(bytes / kSmallPart + 1, kSmallBuffer);
-  if (!add(state_.small(growing), small, kSmallSize)) return false;
-  return bytes <= small || add(state_.large(growing), bytes - small, unused_segment_size(growing));
+  if (!add(default_pool(PoolKind::small, growing), small, kSmallSize)) return false;
+  return bytes <= small || add(default_pool(PoolKind::large, growing), bytes - small, unused_segment_size(growing));
 }
 
 std::optional<Address> SegmentGrowth::ask_for_segment(std::size_t bytes, Request request, Growing& growing) {
@@ -147,7 +147,7 @@ Block* SegmentGrowth::take_from_ended(Request request, Growing& growing) {
     const StreamClock& clock = clocks_.of(arena->stream, growing);
     arena->bins.for_each_of_at_least(request.rounded, [&](Block& block) {
       holds(growing);
-      const bool is_whole = !block.is_split() && may_use(block.size(), request.rounded, state_.options);
+      const bool is_whole = !block.is_split() && may_use(block.size(), request.rounded, request.arena->rules);
       if (!is_whole || !clock.is_done(block.bin.epoch)) return;
       if (best == nullptr || block.size() < best->size()) best = &block;
     });
@@ -166,7 +166,7 @@ Block* SegmentGrowth::take_from_ended(Request request, Growing& growing) {
 void SegmentGrowth::collect_garbage(Growing& growing) {
   const std::size_t target = garbage_bytes(state_, growing);
   if (target == 0) return;
-  const BlockPool& large = state_.large(growing);
+  const BlockPool& large = default_pool(PoolKind::large, growing);
   Vector<Block*> candidates;
   append_free_segments(large, candidates);
   const auto age = [&](const Block* block) {
@@ -232,26 +232,33 @@ bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
 void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
   Vector<Block*> blocks;
   if (owner != nullptr) {
-    append_free_segments(owner->small, blocks);
-    append_free_segments(owner->large, blocks);
+    for (const BlockPool* pool : {&owner->small, &owner->large, &owner->plain[0], &owner->plain[1]})
+      append_free_segments(*pool, blocks);
   } else {
-    append_free_segments(state_.large(growing), blocks);
-    append_free_segments(state_.small(growing), blocks);
+    append_free_segments(default_pool(PoolKind::large, growing), blocks);
+    append_free_segments(default_pool(PoolKind::small, growing), blocks);
   }
   release(blocks, growing);
 }
 
 std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
   Vector<Block*> blocks;
-  append_free_segments(state_.large(growing), blocks);
-  append_free_segments(state_.small(growing), blocks);
+  append_free_segments(default_pool(PoolKind::large, growing), blocks);
+  append_free_segments(default_pool(PoolKind::small, growing), blocks);
   const auto [chosen, bytes] = goal.choose(blocks, [](const Block* block) { return block->size(); });
   release(chosen, growing);
   return bytes;
 }
 
-// Free blocks that are whole segments, in PyTorch's order: by stream, size and address.
-void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) {
+// The default pool that has this growth's memory, or its plain memory beside another growth's.
+BlockPool& SegmentGrowth::default_pool(PoolKind kind, const Held& /*held*/) const {
+  const auto at = static_cast<std::size_t>(kind);
+  return state_.default_pools[at].growth == this ? state_.default_pools[at] : state_.plain_pools[at];
+}
+
+// Free blocks that are whole segments, in PyTorch's order: by stream, size and address. None of another growth's pool.
+void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) const {
+  if (pool.growth != this) return;
   Vector<const Arena*> arenas;
   for (const auto& arena : pool.arenas()) arenas.push_back(arena.get());
   std::sort(arenas.begin(), arenas.end(),

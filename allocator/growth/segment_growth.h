@@ -49,7 +49,8 @@ class SegmentGrowth : public Growth {
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
   void keep_reservation(Vector<Block*>& released, const Held& held) const CACHALOT_HELD;
   bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
-  static void append_free_segments(const BlockPool& pool, Vector<Block*>& blocks);
+  BlockPool& default_pool(PoolKind kind, const Held& held) const CACHALOT_HELD;
+  void append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) const;
   void release(const Vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
   void give_back(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   void return_to_heap(const Departing& segment, const Held& held) CACHALOT_HELD;

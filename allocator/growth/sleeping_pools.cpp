@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "device/cuda_codes.h"
@@ -24,7 +25,19 @@ PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const
   CACHALOT_REQUIRE(!state_.capturing(held), "{}: a graph is being captured on device {}; end the capture first", call,
                    state_.index);
   CACHALOT_REQUIRE(!pool->provider, "{}: the memory of {} is its segment provider's", call, name_of(*pool));
+  const std::size_t plain = plain_bytes(*pool, held);
+  CACHALOT_REQUIRE(plain == 0, "{}: {} of {} is plain memory, which cannot sleep (AllocateOptions::plain)", call,
+                   format_bytes(plain), name_of(*pool));
   return pool;
+}
+
+std::size_t SleepingPools::plain_bytes(const PrivatePool& pool, const Held& /*held*/) const {
+  std::size_t bytes = 0;
+  for (const auto& [address, head] : state_.blocks.segments()) {
+    if (head->arena->pool.owner() != &pool || head->arena->in_ranges) continue;
+    for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
+  }
+  return bytes;
 }
 
 Vector<HandleId> SleepingPools::handles_of(const PrivatePool& pool, bool asleep, const Held& /*held*/) const {

@@ -52,6 +52,7 @@ class SleepingPools {
   PageDriver& driver() { return growth_->driver(); }
   // Returns null if there is no such pool.
   PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
+  std::size_t plain_bytes(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   Vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
   std::size_t bytes_of(const Vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
 

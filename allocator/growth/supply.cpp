@@ -16,16 +16,22 @@ Block* Recovery::borrow(Request request, const Held& held) {
     PrivatePool* owner = pools_.find(id, held);
     if (owner == nullptr || owner->is_asleep) continue;
     Request borrowed = request;
-    BlockPool& pool = request.pool().kind() == PoolKind::small ? owner->small : owner->large;
-    borrowed.arena = &streams_.arena_of(pool, request.stream(), held);
+    BlockPool* pool = request.pool().kind() == PoolKind::small ? &owner->small : &owner->large;
+    if (state_.is_plain(request.pool(), held)) pool = &state_.plain_beside(*pool, held);
+    borrowed.arena = &streams_.arena_of(*pool, request.stream(), held);
     // A growth that cannot tell where its handles end has none for a request in one handle.
-    if (request.contiguous && !pool.growth->may_scatter()) continue;
-    if (Block* block = pool.growth->find(borrowed, held)) return block;
+    if (request.contiguous && !pool->growth->may_scatter()) continue;
+    if (Block* block = pool->growth->find(borrowed, held)) return block;
   }
   return nullptr;
 }
 
-void Recovery::release_default_pools(Growing& growing) { state_.small(growing).growth->release_free(nullptr, growing); }
+void Recovery::release_default_pools(Growing& growing) {
+  Growth* const usual = state_.small(growing).growth;
+  Growth* const plain = state_.plain_pools.front().growth;
+  usual->release_free(nullptr, growing);
+  if (plain != usual) plain->release_free(nullptr, growing);
+}
 
 bool Recovery::may_erase(const PrivatePool& pool, const Held& held) const {
   const bool sleeps_on = pool.is_asleep && !pool.tag.empty();
@@ -41,6 +47,7 @@ void Recovery::release_unused_pools(PoolId id, Growing& growing) {
     if (pools_.in_use(pool, growing) || (!id.is_default() && entry->first != id)) continue;
     if (!id.is_default()) frees_.synchronize(&pool, growing);
     pool.large.growth->release_free(&pool, growing);
+    if (pool.plain.front().growth != pool.large.growth) pool.plain.front().growth->release_free(&pool, growing);
     if (may_erase(pool, growing)) pool.large.growth->release_addresses(pool, growing);
     if (may_erase(pool, growing)) pools_.erase(entry->first, growing);  // it may have found a user meanwhile
   }

@@ -6,6 +6,13 @@
 
 CACHALOT_BEGIN
 
+PrivatePool::PrivatePool(PoolId pool_id, const GrowthOfPools& growth)
+    : id(pool_id),
+      small(PoolKind::small, pool_id, this, growth.usual, growth.usual_in_ranges),
+      large(PoolKind::large, pool_id, this, growth.usual, growth.usual_in_ranges),
+      plain{BlockPool{PoolKind::small, pool_id, this, growth.segments},
+            BlockPool{PoolKind::large, pool_id, this, growth.segments}} {}
+
 std::string name_of(const PrivatePool& pool) {
   return pool.tag.empty() ? formatted("pool ({}, {})", pool.id.first, pool.id.second) : formatted("tag '{}'", pool.tag);
 }
@@ -43,6 +50,18 @@ void HeapState::update_aging(const Held& held) {
   set_mode(kAging, on, held);
 }
 
+bool HeapState::is_plain(const BlockPool& pool, const Held& /*held*/) const {
+  const auto kind = static_cast<std::size_t>(pool.kind());
+  return &pool == (pool.owner() != nullptr ? &pool.owner()->plain[kind] : &plain_pools[kind]);
+}
+
+BlockPool& HeapState::plain_beside(BlockPool& pool, const Held& /*held*/) {
+  const auto kind = static_cast<std::size_t>(pool.kind());
+  PrivatePool* const owner = pool.owner();
+  if (pool.growth == plain_pools[kind].growth) return pool;
+  return owner != nullptr ? owner->plain[kind] : plain_pools[kind];
+}
+
 PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) const {
   if (owner != nullptr) return {&owner->small, &owner->large};
   return {&default_pools[0], &default_pools[1]};
@@ -58,7 +77,8 @@ Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Ali
   const FreeBins& bins = request.arena->bins;
   const auto has_room = [&](const Block& block) {
     holds(held);
-    return may_use(block.size(), rounded, options) && alignment.first_from(block.address) + rounded <= block.end();
+    return may_use(block.size(), rounded, request.arena->rules) &&
+           alignment.first_from(block.address) + rounded <= block.end();
   };
   int tries = 0;
   Block* block =
@@ -75,12 +95,12 @@ Block& HeapState::hand_out_aligned(Block& block, std::size_t rounded, std::size_
                                    const Context& context, const Held& held) {
   const BlockPool& pool = block.arena->pool;
   const Address begin = alignment.first_from(block.address);
-  const bool split = begin + rounded != block.end() && may_split(pool) && !is_oversize(rounded, options);
+  const bool split = begin + rounded != block.end() && may_split(pool) && !is_oversize(rounded, block.arena->rules);
   InactiveSplit change;
   Block& part = blocks.allocate_inside(block, begin, rounded, bytes, split, change);
   counters.allocated(pool.kind(), as_signed(part.size()), as_signed(bytes));
   counters.inactive_split(pool.kind(), change.blocks, change.bytes);
-  if (is_oversize(part.size(), options)) counters.oversize_allocation(1);
+  if (is_oversize(part.size(), part.arena->rules)) counters.oversize_allocation(1);
   if (is(kObserved, held)) observe_alloc(part, change, context, held);
   return part;
 }

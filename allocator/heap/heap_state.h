@@ -49,6 +49,15 @@ struct Alignment {
   }
 };
 
+// An AllocationPlace says what a malloc demands of the memory beside its size.
+struct AllocationPlace {
+  bool contiguous = false;  // of the page heap: in one handle
+  bool plain = false;       // in a segment of the device's malloc
+  Alignment alignment;
+
+  bool is_anywhere() const { return !contiguous && !plain && alignment.slack() == 0; }
+};
+
 // A Request is a malloc after the policy's decisions: the size of the block, and its arena. Passed by value, so that it stays
 // in registers.
 struct Request {
@@ -78,13 +87,20 @@ class ArenaHold {
 
 class Growth;
 
+// GrowthOfPools are the growths of a device's pools: the one that the option `heap` selects, and that of segments, which serves
+// plain memory and pools with a segment provider.
+struct GrowthOfPools {
+  Growth* usual = nullptr;
+  bool usual_in_ranges = false;
+  Growth* segments = nullptr;
+};
+
 // A PrivatePool is a pool beside the default one: of a graph, of the program, or of a tag.
 //
 // It lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
 // All members are guarded by the device's mutex.
 struct PrivatePool : HostObject {
-  PrivatePool(PoolId pool_id, Growth& growth)
-      : id(pool_id), small(PoolKind::small, pool_id, this, &growth), large(PoolKind::large, pool_id, this, &growth) {}
+  PrivatePool(PoolId pool_id, const GrowthOfPools& growth);
 
   PoolId id;
   int use_count = 1;
@@ -93,8 +109,10 @@ struct PrivatePool : HostObject {
   std::shared_ptr<SegmentProvider> provider;  // null: the device
   BlockPool small;
   BlockPool large;
-  std::string tag;         // its name, if it is a tag's
-  bool is_asleep = false;  // its handles are, or some: nothing is allocated from it
+  std::array<BlockPool, 2> plain;  // its plain memory, small and large
+  bool takes_plain = false;        // all its requests are for plain memory
+  std::string tag;                 // its name, if it is a tag's
+  bool is_asleep = false;          // its handles are, or some: nothing is allocated from it
 };
 
 // Returns "tag 'weights'" or "pool (3, 0)", for messages.
@@ -153,6 +171,11 @@ struct HeapState {
 
   BlockPool& small(const Held& /*held*/) CACHALOT_HELD { return default_pools[0]; }
   BlockPool& large(const Held& /*held*/) CACHALOT_HELD { return default_pools[1]; }
+  // Returns true for a pool of plain memory beside a pool of another growth.
+  bool is_plain(const BlockPool& pool, const Held& held) const CACHALOT_HELD;
+  // Returns the pool of plain memory beside a pool, with the same owner and kind: the pool itself if all its memory is
+  // the device's malloc's, or its provider's.
+  BlockPool& plain_beside(BlockPool& pool, const Held& held) CACHALOT_HELD;
   // Returns the pools of a private pool, or the default pools (null).
   PoolPair pools_of(const PrivatePool* owner, const Held& held) const CACHALOT_HELD;
 
@@ -187,10 +210,10 @@ struct HeapState {
   mutable Mutex mutex;
   std::uint32_t modes CACHALOT_GUARDED_BY(device_lock) = 0;
   bool rounds_by_divisions CACHALOT_GUARDED_BY(device_lock) = false;
-  bool splits_everything CACHALOT_GUARDED_BY(device_lock) = false;  // large blocks as small ones
+  bool takes_plain CACHALOT_GUARDED_BY(device_lock) = false;  // requests are for plain memory, those of tags excepted
   Options options CACHALOT_GUARDED_BY(device_lock);
   alignas(kCacheLine) std::array<BlockPool, 2> default_pools CACHALOT_GUARDED_BY(device_lock) = {
-      BlockPool{PoolKind::small, {}, nullptr, nullptr}, BlockPool{PoolKind::large, {}, nullptr, nullptr}};
+      BlockPool{PoolKind::small, {}, nullptr}, BlockPool{PoolKind::large, {}, nullptr}};
   Counters counters CACHALOT_GUARDED_BY(device_lock);
   BlockHeap blocks CACHALOT_GUARDED_BY(device_lock);
 
@@ -202,6 +225,9 @@ struct HeapState {
   Ledger ledger CACHALOT_GUARDED_BY(device_lock){*this};
   Observers observers{*this};
   PoolReserves pool_reserves CACHALOT_GUARDED_BY(device_lock);
+  // Plain memory beside the default pools, where that is not segments of the device's malloc.
+  std::array<BlockPool, 2> plain_pools CACHALOT_GUARDED_BY(device_lock) = {BlockPool{PoolKind::small, {}, nullptr},
+                                                                           BlockPool{PoolKind::large, {}, nullptr}};
 
  private:
   void observe_alloc(Block& block, const InactiveSplit& split, const Context& context, const Held& held) CACHALOT_HELD;
@@ -211,7 +237,7 @@ struct HeapState {
 
 CACHALOT_FAST_PATH Block* HeapState::find_free(Request request, const Held& /*held*/) const {
   Block* block = request.arena->bins.best_fit(request.rounded);
-  return block != nullptr && may_use(block->size(), request.rounded, options) ? block : nullptr;
+  return block != nullptr && may_use(block->size(), request.rounded, request.arena->rules) ? block : nullptr;
 }
 
 CACHALOT_FAST_PATH Block* HeapState::find_free_and_age(Request request, const Held& held) {
@@ -222,9 +248,9 @@ CACHALOT_FAST_PATH Block* HeapState::find_free_and_age(Request request, const He
 
 CACHALOT_FAST_PATH bool HeapState::splits(const Block& block, Request request, const Held& /*held*/) const {
   const BlockPool& pool = block.arena->pool;
-  // No branch: see should_split.
-  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything});
-  return may_split(pool) && should_split(rule, block.size(), request.rounded, options);
+  // Large blocks in ranges are split as small ones. No branch: see should_split.
+  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!block.arena->in_ranges});
+  return may_split(pool) && should_split(rule, block.size(), request.rounded, block.arena->rules);
 }
 
 CACHALOT_FAST_PATH void* HeapState::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
@@ -234,7 +260,7 @@ CACHALOT_FAST_PATH void* HeapState::hand_out(Block& block, std::size_t rounded, 
   const std::size_t size = block.size();
   counters.allocated(kind, as_signed(size), as_signed(bytes));
   counters.inactive_split(kind, change.blocks, change.bytes);
-  if (is_oversize(size, options)) [[unlikely]]
+  if (is_oversize(size, block.arena->rules)) [[unlikely]]
     counters.oversize_allocation(1);
   if ((modes & kObserved) != 0) [[unlikely]]
     observe_alloc(block, change, context, held);
@@ -244,7 +270,7 @@ CACHALOT_FAST_PATH void* HeapState::hand_out(Block& block, std::size_t rounded, 
 CACHALOT_FAST_PATH void HeapState::count_free_requested(Block& block, const Context& context, const Held& held) {
   const std::size_t size = block.size();
   counters.free_requested(block.arena->pool.kind(), as_signed(size));
-  if (is_oversize(size, options)) [[unlikely]]
+  if (is_oversize(size, block.arena->rules)) [[unlikely]]
     counters.oversize_allocation(-1);
   if ((modes & kObserved) != 0) [[unlikely]]
     observers.observe(Observers::change_of(Change::Action::free_requested, block, context), held);

@@ -30,7 +30,9 @@ PrivatePool& PrivatePools::retain(PoolId id, const Held& held) {
     ++pool->use_count;
     return *pool;
   }
-  return *pools_.emplace(id, std::make_unique<PrivatePool>(id, *growth_.device)).first->second;
+  PrivatePool& made = *pools_.emplace(id, std::make_unique<PrivatePool>(id, growth_)).first->second;
+  apply_split_rules(held);
+  return made;
 }
 
 void PrivatePools::create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider) {
@@ -41,7 +43,9 @@ void PrivatePools::create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvi
   PrivatePool& pool = retain(id, lock);
   if (known != nullptr || !provider) return;
   pool.provider = std::move(provider);
-  pool.small.growth = pool.large.growth = growth_.provider;
+  pool.small.growth = pool.large.growth = growth_.segments;
+  pool.small.in_ranges = pool.large.in_ranges = false;
+  apply_split_rules(lock);
 }
 
 void PrivatePools::release_pool(PoolId id) {
@@ -73,6 +77,29 @@ void PrivatePools::set_no_split(PoolId id) {
   existing(id, "setNoSplit: could not find pool of id", lock).may_split = false;
 }
 
+void PrivatePools::set_plain(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  existing(id, "set_plain: could not find pool of id", lock).takes_plain = true;
+}
+
+void PrivatePools::apply_split_rules(const Held& held) {
+  const auto apply = [&](BlockPool& pool) {
+    holds(held);
+    pool.set_rules(pool.in_ranges ? SplitRules() : SplitRules(state_.options));
+  };
+  for_each(apply, held);
+}
+
+void PrivatePools::take_plain(bool on, const Held& held) {
+  state_.takes_plain = on;
+  update_mode(held);
+}
+
+// Every request must ask which pool serves it.
+void PrivatePools::update_mode(const Held& held) {
+  state_.set_mode(HeapState::kRedirecting, !redirects_.empty() || state_.takes_plain, held);
+}
+
 void PrivatePools::erase(PoolId id, Growing& /*growing*/) { pools_.erase(id); }
 
 // --- redirection --------------------------------------------------------------------------------------------------------
@@ -88,7 +115,7 @@ void PrivatePools::begin_allocate_to_pool(PoolId id, StreamFilter filter, Redire
     }
     redirects_.reserve(redirects_.size() + 1);
     redirects_.push_back({&retain(id, held), std::move(filter), reason});
-    state_.set_mode(HeapState::kRedirecting, true, held);
+    update_mode(held);
   };
   if (reason != RedirectFor::capture) return begin(lock);
   const Growing growing(state_.growth_mutex,
@@ -105,7 +132,7 @@ void PrivatePools::end_allocate_to_pool(PoolId id) {
                    id.first, id.second);
   if (redirect->reason == RedirectFor::capture) --state_.captures;
   redirects_.erase(redirect);
-  state_.set_mode(HeapState::kRedirecting, !redirects_.empty(), lock);
+  update_mode(lock);
 }
 
 void PrivatePools::begin_capture() {
@@ -127,10 +154,17 @@ const PrivatePools::Redirect* PrivatePools::redirect_of(Stream stream, const Hel
 }
 
 BlockPool& PrivatePools::pool_for(PoolKind kind, Stream stream, const Held& held) {
-  const Redirect* redirect = redirect_of(stream, held);
-  if (redirect == nullptr) return state_.default_pools[static_cast<std::size_t>(kind)];
-  require_awake(redirect->pool, state_.index);
-  return kind == PoolKind::small ? redirect->pool->small : redirect->pool->large;
+  const Redirect* const redirect = redirect_of(stream, held);
+  if (redirect == nullptr) {
+    BlockPool& pool = state_.default_pools[static_cast<std::size_t>(kind)];
+    return state_.takes_plain ? state_.plain_beside(pool, held) : pool;
+  }
+  PrivatePool& owner = *redirect->pool;
+  require_awake(&owner, state_.index);
+  BlockPool& pool = kind == PoolKind::small ? owner.small : owner.large;
+  // The memory of a tag is to sleep, which plain memory cannot.
+  const bool is_plain = owner.takes_plain || (state_.takes_plain && owner.tag.empty());
+  return is_plain ? state_.plain_beside(pool, held) : pool;
 }
 
 bool PrivatePools::is_capturing() const {
@@ -155,7 +189,7 @@ void PrivatePools::begin_tagged(PoolId id, std::string_view tag) {
   PrivatePool& pool = retain(id, lock);
   if (pool.tag.empty()) pool.tag = std::move(name);
   redirects_.push_back({&pool, is_this_thread, RedirectFor::thread});
-  state_.set_mode(HeapState::kRedirecting, true, lock);
+  update_mode(lock);
 }
 
 // The innermost of this thread's regions of the tag.
@@ -167,7 +201,7 @@ void PrivatePools::end_tagged(PoolId id, std::string_view tag) {
                    state_.index);
   --region->pool->use_count;
   redirects_.erase(std::next(region).base());
-  state_.set_mode(HeapState::kRedirecting, !redirects_.empty(), lock);
+  update_mode(lock);
 }
 
 void PrivatePools::create_tag(PoolId id, std::string_view tag) {

@@ -16,12 +16,6 @@
 
 CACHALOT_BEGIN
 
-// GrowthOfPools are the growths of private pools: by the device, or by the pool's own segment provider.
-struct GrowthOfPools {
-  Growth* device = nullptr;
-  Growth* provider = nullptr;
-};
-
 class PrivatePools {
  public:
   using ById = Map<PoolId, std::unique_ptr<PrivatePool>>;
@@ -41,11 +35,17 @@ class PrivatePools {
   int pool_use_count(PoolId id) const;
   void set_use_on_oom(PoolId id, bool use_on_oom);
   void set_no_split(PoolId id);
+  void set_plain(PoolId id);
   void begin_tagged(PoolId id, std::string_view tag);
   void end_tagged(PoolId id, std::string_view tag);
   // Makes the pool of a tag again, if it was erased with its last block.
   void create_tag(PoolId id, std::string_view tag);
   bool is_capturing() const;
+
+  // Has the pools follow the options' rules of splits; memory in ranges may always be split.
+  void apply_split_rules(const Held& held) CACHALOT_HELD;
+  // Makes requests be for plain memory from now on, those of tags excepted, or no longer.
+  void take_plain(bool on, const Held& held) CACHALOT_HELD;
 
   // Returns null if there is none.
   PrivatePool* find(PoolId id, const Held& held) const CACHALOT_HELD;
@@ -58,7 +58,8 @@ class PrivatePools {
   // Returns the pools that lend, in the order in which they offered.
   const Vector<PoolId>& lenders(const Held& /*held*/) const CACHALOT_HELD { return lenders_; }
 
-  // Returns the pool of the stream's requests on this thread. Throws InvalidArgument if that pool is asleep.
+  // Returns the pool of the stream's requests on this thread, of plain memory where all requests are for that. Throws
+  // InvalidArgument if that pool is asleep.
   BlockPool& pool_for(PoolKind kind, Stream stream, const Held& held) CACHALOT_HELD;
   // Returns true if the stream's requests are redirected, and frees that are done wait until they no longer are.
   bool holds_frees_back(Stream stream, const Held& held) const CACHALOT_HELD {
@@ -67,7 +68,7 @@ class PrivatePools {
   }
   bool thread_is_redirected(const Held& held) const CACHALOT_HELD;
 
-  // Visits the default pools and the private ones, small and large.
+  // Visits the default pools and the private ones, small and large, and those of plain memory.
   template <typename Visit>
   void for_each(Visit&& visit, const Held& held) const CACHALOT_HELD;
   template <typename Visit>
@@ -82,6 +83,7 @@ class PrivatePools {
 
   PrivatePool& retain(PoolId id, const Held& held) CACHALOT_HELD;
   const Redirect* redirect_of(Stream stream, const Held& held) const CACHALOT_HELD;
+  void update_mode(const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
   GrowthOfPools growth_;
@@ -93,18 +95,22 @@ class PrivatePools {
 template <typename Visit>
 void PrivatePools::for_each(Visit&& visit, const Held& /*held*/) const {
   for (const BlockPool& pool : state_.default_pools) visit(pool);
+  for (const BlockPool& pool : state_.plain_pools) visit(pool);
   for (const auto& [id, pool] : pools_) {
     visit(std::as_const(pool->small));
     visit(std::as_const(pool->large));
+    for (const BlockPool& plain : pool->plain) visit(plain);
   }
 }
 
 template <typename Visit>
 void PrivatePools::for_each(Visit&& visit, const Held& /*held*/) {
   for (BlockPool& pool : state_.default_pools) visit(pool);
+  for (BlockPool& pool : state_.plain_pools) visit(pool);
   for (const auto& [id, pool] : pools_) {
     visit(pool->small);
     visit(pool->large);
+    for (BlockPool& plain : pool->plain) visit(plain);
   }
 }
 

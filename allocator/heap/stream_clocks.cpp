@@ -49,8 +49,10 @@ std::size_t StreamClocks::count(const Held& /*held*/) const {
 
 void StreamClocks::end_epoch(StreamClock& clock, const Held& /*held*/) {
   clock.end_epoch();
-  for (const BlockPool& pool : state_.default_pools) {
-    if (Arena* arena = pool.find(clock.stream().key)) arena->epoch = clock.epoch();
+  for (const auto* pools : {&state_.default_pools, &state_.plain_pools}) {
+    for (const BlockPool& pool : *pools) {
+      if (Arena* arena = pool.find(clock.stream().key)) arena->epoch = clock.epoch();
+    }
   }
 }
 

@@ -289,12 +289,12 @@ constexpr auto kKeys = [] {
 auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-               expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
+               expandable_segments, plain, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
                thread_cache, guard, debug, without_effect, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-                  expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
-                  thread_cache, guard, debug, without_effect, text);
+                  expandable_segments, plain, pinned_limit, heap, cross_stream, immortal_streams, remap_slack,
+                  page_size, thread_cache, guard, debug, without_effect, text);
 }
 
 // Why the key is unknown, where that can be said.
@@ -384,8 +384,11 @@ Options amend_options(std::string_view text, const Options& base) {
   const auto is_given = [&](std::string_view key) {
     return std::ranges::any_of(settings, [&](const OptionSetting& setting) { return setting.key == key; });
   };
-  if (is_given("heap") && options.heap != HeapKind::pages && !is_given("expandable_segments")) {
-    options.expandable_segments = false;
+  if (is_given("expandable_segments")) {
+    options.plain = options.heap == HeapKind::pages && !options.expandable_segments;
+  } else if (is_given("heap")) {
+    options.plain = false;
+    if (options.heap != HeapKind::pages) options.expandable_segments = false;
   }
   if (options.large_segment_size != base.large_segment_size) require_room_for_segments(options);
   options.text = std::string(text);

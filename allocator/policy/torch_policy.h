@@ -70,23 +70,33 @@ constexpr std::size_t segment_size(std::size_t rounded, std::size_t large_segmen
   return round_up(rounded, kRoundLarge);
 }
 
+// The options that keep large blocks whole. Without them every block may be split.
+struct SplitRules {
+  constexpr SplitRules() = default;
+  constexpr SplitRules(const Options& options)  // NOLINT(google-explicit-constructor): they are a part of the options
+      : max_split_size(options.max_split_size), max_non_split_rounding(options.max_non_split_rounding) {}
+
+  std::size_t max_split_size = Options::kUnlimited;
+  std::size_t max_non_split_rounding = Options::kUnlimited;
+};
+
 // Blocks and segments that max_split_size keeps whole and counts as oversize.
-constexpr bool is_oversize(std::size_t bytes, const Options& options) { return bytes >= options.max_split_size; }
+constexpr bool is_oversize(std::size_t bytes, const SplitRules& rules) { return bytes >= rules.max_split_size; }
 
 // [get_free_block] Whether the best-fitting free block (block >= rounded) may serve the request. If not, the request
 // is served by no free block at all: PyTorch does not try the next one.
-constexpr bool may_use(std::size_t block, std::size_t rounded, const Options& options) {
-  if (!is_oversize(rounded, options)) return !is_oversize(block, options);
-  return block - rounded < options.max_non_split_rounding;
+constexpr bool may_use(std::size_t block, std::size_t rounded, const SplitRules& rules) {
+  if (!is_oversize(rounded, rules)) return !is_oversize(block, rules);
+  return block - rounded < rules.max_non_split_rounding;
 }
 
 // [should_split] Whether the part of a block (block >= rounded) that the request leaves becomes a free block. (Pools
 // that never split are the caller's business.)
-constexpr bool should_split(PoolKind kind, std::size_t block, std::size_t rounded, const Options& options) {
+constexpr bool should_split(PoolKind kind, std::size_t block, std::size_t rounded, const SplitRules& rules) {
   const bool large = kind == PoolKind::large;
   // No branch on the pool: in real programs it cannot be predicted.
   const std::size_t smallest_remainder = kMinBlockSize + std::size_t{large} * (kMinLargeRemainder + 1 - kMinBlockSize);
-  const bool keep_whole = static_cast<int>(large) & static_cast<int>(is_oversize(rounded, options));
+  const bool keep_whole = static_cast<int>(large) & static_cast<int>(is_oversize(rounded, rules));
   return static_cast<int>(block - rounded >= smallest_remainder) & static_cast<int>(!keep_whole);
 }
 

@@ -102,18 +102,18 @@ TEST_F(BlockHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
 
 // A free block is cut so that another starts in its slot of the page map, and is handed out there, before the two merge again.
 TEST_F(BlockHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
-  heap.expect_ranges();
-  Block& low = segment(kSegmentBase, 2 * kMiB);
+  BlockPool in_ranges{PoolKind::small, {}, nullptr, nullptr, /*has_ranges=*/true};
+  Block& low = heap.add_segment(kSegmentBase, 2 * kMiB, in_ranges.add(immortal_stream(nullptr)));
   heap.allocate(low, kMiB, kMiB, true);
   heap.put_back(low);
   heap.claim(low);
   Block& high = heap.cut(low, kSegmentBase + 4096);
   heap.unclaim(low);
-  high.arena = &pool.add(immortal_stream(reinterpret_cast<Stream>(1)));
+  high.arena = &in_ranges.add(immortal_stream(reinterpret_cast<Stream>(1)));
   heap.unclaim(high);
   heap.allocate(high, high.size(), high.size(), false);
   EXPECT_EQ(page_map.find(kSegmentBase + 4096), &high);
-  high.arena = &arena;
+  high.arena = low.arena;
   heap.put_back(high);
   EXPECT_EQ(low.size(), 2 * kMiB);
   heap.allocate(low, kMiB, kMiB, true);

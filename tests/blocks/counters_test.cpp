@@ -42,7 +42,7 @@ TEST(Counters, ResetsKeepWhatIsThere) {
   counters.allocated(kSmall, 512, 100);
   counters.free_requested(kSmall, 512);
   counters.starts_waiting(kSmall, 512);
-  counters.num_ooms = 3;
+  counters.events.ooms = 3;
   counters.reset_peak();
   counters.reset_accumulated();
   EXPECT_EQ(counters.stats().allocation.all, (Stat{1, 1, 0, 0}));

@@ -20,10 +20,7 @@ struct PagesByHand {
   static constexpr Address kBase = Address{1} << 40;
   static constexpr std::size_t kSlots = 4096;
 
-  PagesByHand() {
-    heap.expect_ranges();
-    range = &pages.add_range(kBase, kSlots * kPage, PoolKind::large, nullptr);
-  }
+  PagesByHand() { range = &pages.add_range(kBase, kSlots * kPage, PoolKind::large, nullptr); }
   PagesByHand(const PagesByHand&) = delete;
   PagesByHand& operator=(const PagesByHand&) = delete;
   ~PagesByHand() { EXPECT_EQ(validate(), ""); }
@@ -99,8 +96,8 @@ struct PagesByHand {
   void free(Block& block) { heap.put_back(block); }
 
   PageMap page_map;
-  BlockPool small{PoolKind::small, {}, nullptr};
-  BlockPool large{PoolKind::large, {}, nullptr};
+  BlockPool small{PoolKind::small, {}, nullptr, nullptr, /*has_ranges=*/true};
+  BlockPool large{PoolKind::large, {}, nullptr, nullptr, /*has_ranges=*/true};
   Arena& arena = large.add(immortal_stream(nullptr));
   Arena& other = large.add(immortal_stream(stream_number(64)));  // of another stream
   BlockHeap heap{0, page_map};

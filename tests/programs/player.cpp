@@ -164,6 +164,14 @@ void Player::apply(const Operation& operation) {
       return allocate(operation, false, {.alignment = alignment_of(operation.name)});
     case Kind::allocate_placed:
       return allocate(operation, false, {.contiguous = true, .alignment = alignment_of(operation.name)});
+    case Kind::allocate_plain:
+      return allocate(operation, false, {.plain = true});
+    case Kind::switch_segments:
+      if (uses_pages(allocator_->options()))
+        attempt([&] {
+          allocator_->configure(operation.amount == 0 ? "expandable_segments:False" : "expandable_segments:True");
+        });
+      return;
     case Kind::deallocate:
       return deallocate(operation.name);
     case Kind::deallocate_sized:

@@ -47,7 +47,9 @@ constexpr std::array<const char*, static_cast<std::size_t>(Kind::kCount)> kKindN
                                                                                         "checkpoint",
                                                                                         "restore",
                                                                                         "misuse",
-                                                                                        "fail"};
+                                                                                        "fail",
+                                                                                        "allocate_plain",
+                                                                                        "switch_segments"};
 
 constexpr const char* kNoOptions = "-";
 

@@ -57,6 +57,8 @@ struct Operation {
     restore,     // to its last checkpoint
     misuse,      // of allocation `name`, in this way: Misuse(`amount`)
     fail,        // call number `amount` of the device from now on, of kind `name` - 1 (0: any); stream 0: out of memory
+    allocate_plain,   // amount: bytes, of plain memory
+    switch_segments,  // amount: 0 or 1, expandable_segments from now on; where the heap has pages
     kCount,
   };
   Kind kind = Kind::allocate;

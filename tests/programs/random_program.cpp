@@ -151,6 +151,7 @@ class PlayWriter final : public Writer {
     if (dice < 947) return add(Kind::empty_all_caches, 0);
     if (dice < 950) return add(Kind::set_memory_fraction, device, 0, 0, chance(0.5) ? 1000 : 400 + below(600));
     if (dice < 953) return add(Kind::configure, 0, 0, 0, below(kProgramOptions.size()));
+    if (dice < 954) return add(Kind::switch_segments, 0, 0, 0, below(2));
     if (dice < 955) return add(chance(0.5) ? Kind::reset_peak : Kind::reset_accumulated, device);
     if (dice < 957) return add(Kind::donate, 0, some_live());
     if (dice < 959) return add(Kind::misuse, 0, some_live(), 0, below(static_cast<std::uint64_t>(Misuse::kCount)));
@@ -163,7 +164,8 @@ class PlayWriter final : public Writer {
     const std::uint64_t bytes = log_uniform(1, taste_.largest_bytes);
     if (chance(0.15)) return add_allocate(Kind::allocate_tagged, device, stream, bytes);
     if (chance(taste_.placed)) {
-      constexpr Kind kKinds[] = {Kind::allocate_contiguous, Kind::allocate_aligned, Kind::allocate_placed};
+      constexpr Kind kKinds[] = {Kind::allocate_contiguous, Kind::allocate_aligned, Kind::allocate_placed,
+                                 Kind::allocate_plain};
       return add_allocate(kKinds[below(std::size(kKinds))], device, stream, bytes);
     }
     add_allocate(Kind::allocate, device, stream, bytes);

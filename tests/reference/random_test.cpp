@@ -116,6 +116,15 @@ TEST(RandomProgramsToo, AgreeWithTheReferenceWhenEverythingChanges) {
   expect_agreement("everything", 70'001, 40'000, taste);
 }
 
+// Plain memory over the page heap is PyTorch's policy, with every option.
+TEST(RandomProgramsToo, AgreeWithTheReferenceInPlainMemory) {
+  Taste taste;
+  taste.device_mib = {160, 96};
+  taste.options = "heap:pages,expandable_segments:False";
+  taste.captures = taste.uses_pools = taste.changes_options = taste.donates = true;
+  expect_agreement("plain memory", 80'001, 40'000, taste);
+}
+
 TEST(Programs, CanBePasted) {
   const Program program = random_program(1, 500, Taste{});
   EXPECT_EQ(to_text(program_of(to_text(program))), to_text(program));

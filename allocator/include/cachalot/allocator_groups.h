@@ -270,6 +270,9 @@ class AllocatorPools : private AllocatorGroup {
   void set_use_on_oom(int device, PoolId pool, bool use_on_oom);
   /// Makes the pool hand out blocks whole from now on: it splits none.
   void set_no_split(int device, PoolId pool);
+  /// Makes the pool's requests be for plain memory (AllocateOptions) from now on: for memory that
+  /// is exported by cudaIpcGetMemHandle. A pool with a segment provider has the provider's.
+  void set_plain(int device, PoolId pool);
   /// Returns true if the pool's live allocations are exactly `live`.
   bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const;
   /// Returns the pool's blocks as they are now.

@@ -40,6 +40,11 @@ struct AllocateOptions {
   /// allocation stays free. If no free block has the room, the device is asked for as many bytes
   /// more.
   std::size_t alignment = kUsualAlignment;
+  /// The allocation is plain memory: it lies in a segment of the device's malloc (cudaMalloc), with
+  /// PyTorch's policy, whatever the heap. So it can be shared by cudaIpcGetMemHandle and registered
+  /// by drivers that know no virtual memory, and its physical pages never change. It cannot sleep
+  /// (release_physical). Over heap:segments all memory is plain.
+  bool plain = false;
 };
 
 /// A CachingAllocator allocates memory of one or several devices and caches freed memory.

@@ -138,6 +138,10 @@ struct Options {
   /// per_process_memory_fraction with it. set_memory_fraction has no effect on this.
   bool throw_on_cudamalloc_oom = false;
   bool expandable_segments = false;  ///< true selects the page heap, as HeapKind::pages
+  /// Over the page heap, requests are for plain memory (AllocateOptions), those of tags excepted:
+  /// set by expandable_segments:False, and no longer by expandable_segments:True. Memory that is
+  /// there stays as it is. May change at any time, as PyTorch's expandable_segments.
+  bool plain = false;
   /// The most bytes that a PinnedHostAllocator pins; at least 2 MiB, or 0 for no limit.
   std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
@@ -175,6 +179,9 @@ inline bool operator!=(const Options& a, const Options& b) { return !(a == b); }
 inline bool uses_pages(const Options& options) {
   return options.heap == HeapKind::pages || options.expandable_segments;
 }
+
+/// Returns true if new memory is expandable segments in PyTorch's words: pages.
+inline bool takes_pages(const Options& options) { return uses_pages(options) && !options.plain; }
 
 /// Returns the heap that these options select.
 inline HeapKind selected_heap(const Options& options) {

@@ -17,8 +17,8 @@ BUGS = [
         ("allocator SnapshotJson*", "tools Snapshots*")),
     # --- policy
     Bug("one byte more is not split off", "allocator/policy/torch_policy.h",
-        "return block - rounded < options.max_non_split_rounding;",
-        "return block - rounded <= options.max_non_split_rounding;",
+        "return block - rounded < rules.max_non_split_rounding;",
+        "return block - rounded <= rules.max_non_split_rounding;",
         ("policy TorchPolicy*", "allocator MaxNonSplitRounding*")),
     Bug("the first of two values counts", "allocator/policy/options.cpp",
         "  if (again != settings.end())\n", "  if (false)\n",
