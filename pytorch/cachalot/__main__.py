@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import cachalot
 
+from ._base import environment
 from ._programs import command
 
 
@@ -86,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     try:
         cachalot.enable(arguments.config, pinned=arguments.pinned)
-        if exit_report.asked_by_environment() == "default":
+        if environment.switch("CACHALOT_STATS") is None:  # 1 asks for a table, which enable() prints, 0 for nothing
             exit_report.tell_at_exit("line")
     except (cachalot.EnableError, ValueError) as error:
         sys.exit(f"cachalot: {error}")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from ._base import environment
+
 if TYPE_CHECKING:
     from ._programs.memory_of_test import Kind, Measurement
 
@@ -119,7 +121,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Starts again on the simulated GPU before anything is captured or imported."""
     given = early_config.known_args_namespace
     asked = given.cachalot_simulate if given.cachalot_simulate is not None else str(early_config.getini("cachalot_simulate"))
-    if asked and "libcachalot_simulator" not in os.environ.get("LD_PRELOAD", ""):
+    if asked and "libcachalot_simulator" not in environment.text("LD_PRELOAD"):
         _start_again(asked, early_config)
     yield
 
@@ -138,8 +140,8 @@ def _start_again(asked: str, config: pytest.Config) -> None:
     which = ["--memory" if gpu[0].isdigit() and gpu[-1] in "bB" else "--gpu", gpu]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.environ.setdefault("CACHALOT_PYTHON", sys.executable)
-    os.execv(command, [str(command), "simulate", *which, *options, "--", sys.executable, *sys.orig_argv[1:]])
+    words = [str(command), "simulate", *which, *options, "--", sys.executable, *sys.orig_argv[1:]]
+    os.execve(command, words, environment.copied(CACHALOT_PYTHON=sys.executable))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -248,7 +250,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown":
         properties: list[tuple[str, Any]] = report.user_properties
         _figures_of_session.extend((report.nodeid, value) for name, value in properties if name == _PROPERTY)
-
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -69,7 +69,7 @@ def check_settings() -> list[str]:
 
 def check_variables(code: str) -> list[str]:
     """Each environment variable that the code looks up is in a table of options.md."""
-    looked_up = set(re.findall(r"(?:getenv\(|environ(?:\.get\(|\[))\s*\"([A-Z][A-Z_0-9]+)\"", code))
+    looked_up = set(re.findall(r"environ(?:ment(?:\.(?:text|number|switch|parsed))?\(|\.get\(|\[)\s*\"([A-Z][A-Z_0-9]+)\"", code))
     looked_up |= set(re.findall(r"\"(CACHALOT_[A-Z_]+[A-Z])\"", code))
     text = OPTIONS.read_text()
     return [f"options.md: the variable {name} is missing" for name in sorted(looked_up) if f"`{name}`" not in text]

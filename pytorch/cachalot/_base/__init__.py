@@ -1,1 +1,1 @@
-"""Helpers without a GPU: errors, the logger, texts, sizes, and files that are written whole."""
+"""Helpers without a GPU: errors, the logger, the environment, texts, sizes, and files that are written whole."""

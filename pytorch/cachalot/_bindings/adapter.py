@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .._base import environment
 from .._base.errors import EnableError
 from .plug import LIBRARY, NATIVE
 
@@ -225,7 +226,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _cache_folder() -> Path:
-    folder = os.environ.get("CACHALOT_CACHE_DIR")
+    folder = environment.text("CACHALOT_CACHE_DIR")
     try:
         return Path(folder) if folder else Path.home() / ".cache" / "cachalot"
     except RuntimeError:
@@ -266,7 +267,9 @@ def _compile(source: Path, target: Path, dependencies: Path | None = None) -> No
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch) / target.name
-            run = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, env=_environment())
+            # Libraries preloaded into this process (a profiler, a simulated CUDA) are not for the compiler.
+            child = environment.copied("LD_PRELOAD")
+            run = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, env=child)
             if run.returncode:
                 raise AdapterError(f"'{command[0]}' could not compile {source}: {_first_error(run.stderr)}")
             output.chmod(0o755)
@@ -276,18 +279,13 @@ def _compile(source: Path, target: Path, dependencies: Path | None = None) -> No
 
 
 def _compiler() -> list[str]:
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    chosen = shlex.split(environment.text("CXX"))
     candidates = [chosen] if chosen else [["g++"], ["c++"], ["clang++"]]
     for command in candidates:
         if shutil.which(command[0]):
             return command
     names = " or ".join(command[0] for command in candidates)
     raise AdapterError(f"the adapter for PyTorch needs a C++ compiler, and there is no {names} on PATH")
-
-
-def _environment() -> dict[str, str]:
-    """Returns the compiler's environment: libraries preloaded into this process (a profiler, a simulated CUDA) are not for it."""
-    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
 def _torch_headers() -> Path:
@@ -322,7 +320,7 @@ def cuda_headers() -> Path:
     major = str(torch.version.cuda).partition(".")[0]
     wheels = Path(torch.__file__).parent.parent / "nvidia"
     candidates = [wheels / f"cu{major}" / "include", wheels / "cuda_runtime" / "include"]
-    candidates += [Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    candidates += [Path(home) / "include" for home in environment.given(("CUDA_HOME", "CUDA_PATH")).values()]
     nvcc = shutil.which("nvcc")
     candidates += [Path(nvcc).resolve().parent.parent / "include"] if nvcc else []
     candidates += [Path("/usr/local/cuda/include")]

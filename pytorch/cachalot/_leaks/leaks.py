@@ -459,14 +459,6 @@ def watch_once_in_use() -> None:
     cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
 
 
-def asked_by_environment() -> bool:
-    """Returns whether CACHALOT_LEAK_REPORT is 1. Raises ValueError when it is neither that nor 0 nor empty."""
-    value = os.environ.get("CACHALOT_LEAK_REPORT", "")
-    if value not in ("", "0", "1"):
-        raise ValueError(f"environment variable CACHALOT_LEAK_REPORT is {value!r}; it must be 0 or 1")
-    return value == "1"
-
-
 def detector_of_process() -> LeakDetector | None:
     """The process's own detector; None before there is one, and when it was closed."""
     return None if _of_process is None or _of_process._is_closed else _of_process

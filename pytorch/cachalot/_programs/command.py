@@ -12,6 +12,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from .._base import environment
+
 # Its subcommands, which are never taken for scripts of these names. It knows others as well, if there are any.
 SUBCOMMANDS = (
     "advise", "check", "compare", "completion", "convert", "diff", "explain", "fit", "replay", "simulate", "snapshot", "top",
@@ -49,7 +51,7 @@ def find() -> Path | None:
 
 
 def _candidates() -> Iterator[Path]:
-    named = os.environ.get("CACHALOT_COMMAND")  # a build tree's, for its tests
+    named = environment.text("CACHALOT_COMMAND")  # a build tree's, for its tests
     if named:
         yield Path(named)
     package = Path(__file__).parents[1]

@@ -37,14 +37,6 @@ class Figures(NamedTuple):
         return max(0.0, 1 - self.peak_requested / self.peak_reserved) if self.peak_reserved else 0.0
 
 
-def asked_by_environment() -> Literal["default", "silent", "table"]:
-    """Returns what CACHALOT_STATS asks for: 0 for silent, 1 for a table. ValueError for anything else."""
-    value = os.environ.get("CACHALOT_STATS", "")
-    if value not in ("", "0", "1"):
-        raise ValueError(f"environment variable CACHALOT_STATS is {value!r}; it must be 0 or 1")
-    return "table" if value == "1" else "silent" if value == "0" else "default"
-
-
 def tell_at_exit(style: Style) -> None:
     """Writes the report on stderr when the process ends, and not in forked children. A second call changes the style."""
     atexit.unregister(_tell)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing.spawn
-import os
 import pickle
 import re
 import subprocess
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from .._base import environment
 from . import command as _command
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def run(subcommand: str, options: list[str], program: list[str], error: type[Run
     command = _command.find()
     if command is None:
         raise error("this installation has no `cachalot` command: install a wheel of cachalot")
-    environment = {"CACHALOT_PYTHON": sys.executable, **os.environ}
-    return subprocess.run([command, subcommand, *options, "--", *program], env=environment, stdout=subprocess.DEVNULL,
+    child = environment.copied(CACHALOT_PYTHON=sys.executable)
+    return subprocess.run([command, subcommand, *options, "--", *program], env=child, stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True, errors="replace", check=False)
 
 

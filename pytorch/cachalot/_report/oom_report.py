@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._base import environment
 from .._base.log import logger
 from .._base.text import bytes_text
 from .._base.whole_file import write_whole
@@ -180,9 +181,9 @@ _RANKS = (("RANK", "rank"), ("LOCAL_RANK", "localrank"))  # as torchrun sets the
 def rank_text() -> str:
     """Returns "rank3" by RANK, "localrank3" by LOCAL_RANK, or "" if neither is a number."""
     for variable, name in _RANKS:
-        value = os.environ.get(variable, "")
-        if value.isascii() and value.isdigit():
-            return f"{name}{int(value)}"
+        number = environment.number(variable)
+        if number is not None:
+            return f"{name}{number}"
     return ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import ctypes
 import dataclasses
-import os
 import stat
 import sys
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._base import environment
 from .._base.log import logger
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # The text of CACHALOT_ON_OOM: what happens before an out-of-memory exception reaches the program.
 
-VARIABLE = "CACHALOT_ON_OOM"
 _MOST_REPORTS = 10
 _GRAMMAR = "'report', 'snapshot:DIR' and 'most:N', separated by commas, such as 'report,snapshot:/tmp/oom'"
 
@@ -50,13 +49,7 @@ def parse_settings(text: str) -> Settings:
 
 def settings_of_environment() -> Settings | None:
     """Returns what CACHALOT_ON_OOM asks for; None: nothing. Raises ValueError that names the variable."""
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return None
-    try:
-        return parse_settings(text)
-    except ValueError as error:
-        raise ValueError(f"environment variable {VARIABLE}: {error}") from None
+    return environment.parsed("CACHALOT_ON_OOM", lambda text: parse_settings(text) if text else None, in_words=True)
 
 
 def _with(settings: Settings, word: str, key: str, value: str) -> Settings:

@@ -7,6 +7,7 @@ SIGTERM. They are written as well at exit and at an uncaught exception, by the t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import dataclasses
 import multiprocessing
@@ -20,6 +21,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+from .._base import environment
 from .._base.log import logger
 from .._base.whole_file import write_whole
 from .rank_report import DistributedReport, RankReport, own_report, report_of
@@ -106,61 +108,56 @@ class Termination:
 
 
 _MOST_SITES = 5
-_SECONDS = 10.0
 _MOST_SECONDS = 1_000_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """The environment's requests."""
-
-    folder: Path
-    seconds: float  # between two writes
-
-
-def asked_by_environment() -> Asked | None:
-    """Returns the folder and the interval; None without CACHALOT_REPORT_DIR. Makes the folder.
+def asked_by_environment() -> tuple[Path, float] | None:
+    """Returns the folder and the seconds between two writes; None without CACHALOT_REPORT_DIR. Makes the folder.
 
     Raises:
         ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is not a number of this range.
     """
-    folder = os.environ.get("CACHALOT_REPORT_DIR", "")
-    text = os.environ.get("CACHALOT_REPORT_SECONDS", "") or str(_SECONDS)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _MOST_SECONDS:
-        rule = f"it must be a number above 0, at most {_MOST_SECONDS}"
-        raise ValueError(f"environment variable CACHALOT_REPORT_SECONDS is {text!r}; {rule}")
-    if not folder:
+    seconds = environment.parsed("CACHALOT_REPORT_SECONDS", _seconds, "10")
+    folder = environment.parsed("CACHALOT_REPORT_DIR", _folder)
+    return (folder, seconds) if folder else None
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= _MOST_SECONDS:
+            return float(text)
+    raise ValueError(f"it must be a number above 0, at most {_MOST_SECONDS}")
+
+
+def _folder(text: str) -> Path | None:
+    if not text:
         return None
-    path = Path(folder).absolute()
+    folder = Path(text).absolute()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError("this user may not write there")
+        return folder
     except OSError as error:
-        raise ValueError(f"environment variable CACHALOT_REPORT_DIR is {folder!r}, which is no folder to write to: {error}") from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ValueError(f"environment variable CACHALOT_REPORT_DIR is {folder!r}, which this user cannot write to")
-    return Asked(path, seconds)
+        raise ValueError(f"it is no folder to write to: {error}") from None
 
 
-def start(asked: Asked) -> None:
-    """Writes reports from now on, until the process ends. Forked children write none."""
-    _Writer(asked).start()
+def start(folder: Path, seconds: float) -> None:
+    """Writes reports from now on, in this interval and when the process ends. Forked children write none."""
+    _Writer(folder).start(seconds)
 
 
 class _Writer:
     """Writes this process's report. Any thread may; the first report of an end is the last one."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._has_ended = False
         self._written: RankReport | None = None
 
-    def start(self) -> None:
+    def start(self, seconds: float) -> None:
         atexit.register(self.end, "exit")
         previous = sys.excepthook
 
@@ -169,7 +166,7 @@ class _Writer:
             previous(kind, error, trace)
 
         sys.excepthook = tell
-        Termination(self.write, self.end, self._asked.seconds).start()
+        Termination(self.write, self.end, seconds).start()
 
     def end(self, how: str) -> None:
         """Writes the last report: the figures first, since there may be little time, then with call stacks."""
@@ -185,17 +182,18 @@ class _Writer:
             try:
                 self._write(ended, sites)
             except Exception as error:
-                logger().debug("cachalot: no report in %s: %s", self._asked.folder, error)
+                logger().debug("cachalot: no report in %s: %s", self._folder, error)
 
     def _write(self, ended: str, sites: bool) -> None:
-        report = dataclasses.replace(own_report(_rank(), _MOST_SITES, sites=sites), ended=ended)
+        rank, ranks = _place_in_job()
+        report = dataclasses.replace(own_report(rank, _MOST_SITES, sites=sites), ended=ended)
         if self._written is not None and _is_same(report, self._written):
             return
         if report.rank is None and report.device is None and not ended:
             return  # a helper process
         name = f"process-{report.process}" if report.rank is None else f"rank-{report.rank:05}"
-        write_whole(self._asked.folder / f"{name}.json", report.to_json().encode())
-        write_whole(self._asked.folder / f"{name}.txt", f"{report_of([report], _world_size())}\n".encode())
+        write_whole(self._folder / f"{name}.json", report.to_json().encode())
+        write_whole(self._folder / f"{name}.txt", f"{report_of([report], ranks)}\n".encode())
         self._written = report
 
 
@@ -208,21 +206,15 @@ def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line}"[:300]
 
 
-def _rank() -> int | None:
-    """The rank by torch.distributed, otherwise by the launcher's variable, which helper processes inherit and are not."""
+def _place_in_job() -> tuple[int | None, int]:
+    """The rank and the number of ranks by torch.distributed, otherwise by the launcher's variables. A helper process, which inherits
+    them, has no rank.
+    """
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
-        return int(dist.get_rank())
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdecimal() and multiprocessing.parent_process() is None else None
-
-
-def _world_size() -> int:
-    text = os.environ.get("WORLD_SIZE", "")
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return int(dist.get_world_size())
-    return int(text) if text.isdecimal() else 1
+        return int(dist.get_rank()), int(dist.get_world_size())
+    rank = environment.number("RANK") if multiprocessing.parent_process() is None else None
+    return rank, environment.number("WORLD_SIZE") or 1
 
 
 def read(folder: Path) -> DistributedReport:

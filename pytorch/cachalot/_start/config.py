@@ -7,12 +7,12 @@ each: keys that newer versions know and the installed one would die of, and what
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._base import environment
 from .._base.log import logger
 
 if TYPE_CHECKING:
@@ -61,30 +61,21 @@ def without_unknown(text: str) -> str:
 
 def clean_environment() -> None:
     """Applies without_unknown to the variables that PyTorch will parse at its first use of CUDA."""
-    for name in ENVIRONMENT:
-        if name in os.environ:
-            # Stays set when nothing is left: an unset variable would give way to the next one.
-            os.environ[name] = without_unknown(os.environ[name])
+    # They stay set when nothing is left: an unset variable would give way to the next one.
+    environment.change({name: without_unknown(text) for name, text in environment.given(ENVIRONMENT).items()})
 
 
-def restore_environment(values: dict[str, str]) -> None:
-    """Gives the variables of PyTorch's settings back what `os.environ.copy()` said of them."""
-    os.environ.update({name: values[name] for name in ENVIRONMENT if name in values})
+def give_environment(plug: Plug) -> None:
+    """Has the plug and PyTorch parse the settings in force. ValueError, which names the variable, where one of them refuses."""
+    def give(text: str) -> None:
+        try:
+            plug.settings(text)  # names key, value and rule
+            set_in_torch(text)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(str(error).splitlines()[0]) from None
 
-
-def environment_settings() -> str:
-    """The settings in force, as the CUDA allocator of PyTorch finds them; "" when there are none."""
-    return os.environ.get(_variable(), "")
-
-
-def require_good_environment(plug: Plug) -> None:
-    """ValueError, which names the variable, when its settings are why PyTorch or the plug refused."""
-    text = environment_settings()
-    try:
-        plug.settings(text)  # names key, value and rule
-        set_in_torch(text)
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"environment variable {_variable()}: {str(error).splitlines()[0]}") from None
+    variable = next(iter(environment.given(ENVIRONMENT)), ENVIRONMENT[0])
+    environment.parsed(variable, give, in_words=True)
 
 
 def set_in_torch(text: str) -> None:
@@ -106,10 +97,6 @@ def _without(is_left_out: Callable[[str], bool], text: str) -> str:
     settings = _SETTING.findall(text)
     kept = [setting for setting in settings if not is_left_out(setting)]
     return ",".join(kept) if len(kept) < len(settings) else text
-
-
-def _variable() -> str:
-    return next((name for name in ENVIRONMENT if name in os.environ), ENVIRONMENT[0])
 
 
 def _without_spaces(setting: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 from collections.abc import Callable, Generator
 from typing import Literal
 
+from .._base import environment
 from .._base.errors import EnableError
 from .._base.log import logger
 from .._bindings import adapter as _adapter
@@ -79,8 +79,8 @@ def enable(
             return
         _require_torch_can()
         late = _is_late(late, mode)
-        report_leaks = leaks.asked_by_environment()
-        exit_report = _exit_report.asked_by_environment()
+        report_leaks = environment.switch("CACHALOT_LEAK_REPORT")
+        wants_table = environment.switch("CACHALOT_STATS")
         rank_files = _rank_files.asked_by_environment()
         on_failure = out_of_memory.settings_of_environment() if on_oom is None else out_of_memory.parse_settings(on_oom)
         plug = process_plug()
@@ -96,10 +96,10 @@ def enable(
         if adapter is not None and now.mode == "full":
             captures.give_back_after_failures(adapter)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", now.mode, f" ({config})" if config else "")
-    if exit_report == "table":
+    if wants_table:
         _exit_report.tell_at_exit("table")
     if rank_files is not None:
-        _rank_files.start(rank_files)
+        _rank_files.start(*rank_files)
     if report_leaks:
         leaks.watch_once_in_use()
     if on_failure is not None:
@@ -198,12 +198,12 @@ def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
 @contextlib.contextmanager
 def _all_or_nothing(plug: Plug) -> Generator[None, None, None]:
     """Restores the environment and cachalot's options after an error within."""
-    environment = os.environ.copy()
+    variables = environment.given(_config.ENVIRONMENT)
     options = _options.given()
     try:
         yield
     except BaseException:
-        _config.restore_environment(environment)
+        environment.change(variables)
         with contextlib.suppress(ValueError):  # of a bad CACHALOT_CONF, with which there was nothing to undo
             _options.restore(plug, options)
         raise
@@ -227,7 +227,7 @@ def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: boo
         return "plug"
     except (ValueError, RuntimeError):
         if not late:  # PyTorch has long accepted its settings
-            _config.require_good_environment(plug)
+            _config.give_environment(plug)
         raise
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from .._base import environment
 from .._base.errors import EnableError
 from .._base.log import logger
 from .._bindings.plug import process_plug
@@ -187,7 +187,7 @@ def _enable_torch() -> None:
 
 
 def _enable_numba() -> None:
-    other = os.environ.get(_NUMBA_MANAGER, "default")
+    other = environment.text(_NUMBA_MANAGER, "default")
     if other not in ("default", "cachalot.numba"):
         raise EnableError(f"{_NUMBA_MANAGER}={other} selects another manager; remove it, or call cachalot.enable_numba()")
     enable_numba()

@@ -37,10 +37,8 @@ def install(plug: Plug) -> None:
     """Makes the plug PyTorch's current allocator, before CUDA is in use."""
     import torch
 
-    # PyTorch reads its settings once, late, and would take "backend:native" for a contradiction of the plug: have it
-    # read them now.
-    config.set_in_torch(config.environment_settings())
-    plug.settings(config.environment_settings())
+    # PyTorch reads its settings once, late, and would take "backend:native" for a contradiction of the plug: it reads them now.
+    config.give_environment(plug)
     plugged = torch.cuda.memory.CUDAPluggableAllocator(str(plug.path), "cachalot_malloc", "cachalot_free")
     for hook, setter in _HOOKS.items():
         getattr(plugged.allocator(), setter)(plug.address(hook))
