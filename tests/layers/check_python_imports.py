@@ -1,5 +1,5 @@
 """No module of a Python package imports itself through others, or from a room above its own: imports within functions count, those for
-types alone do not.
+types alone do not. One module of a package handles environment variables, so that they have one way to be read and refused.
 
 usage: check_python_imports.py [FOLDER...], each a package; without one the packages of the repository
 """
@@ -7,6 +7,7 @@ usage: check_python_imports.py [FOLDER...], each a package; without one the pack
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -23,6 +24,9 @@ RANKS = {
 }
 # The modules that a package has in its root, where its other modules have rooms.
 FACES = {"cachalot": {"__init__", "__main__", "_version", "numba", "pytest_plugin"}}
+# The only module of a package that names what reads or changes environment variables.
+READERS = {"cachalot": "_base/environment.py"}
+_ENVIRONMENT = re.compile(r"\b(?:environb?|getenvb?|putenv|unsetenv)\b")
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -100,12 +104,19 @@ def broken_ranks(package: Path, rooms: list[str], face: set[str] | None = None) 
     return lines
 
 
+def other_readers(package: Path, reader: str) -> list[str]:
+    """A line for each module beside the reader that names a way to read or change environment variables, be it in a comment."""
+    found = {file: _ENVIRONMENT.search(file.read_text()) for file in modules_of(package).values() if file != package / reader}
+    return [f"{file.relative_to(package)} names {match[0]}: {reader} alone handles environment variables" for file, match in found.items() if match]
+
+
 def main(folders: list[str]) -> int:
     failed = False
     for package in [Path(folder) for folder in folders] or PACKAGES:
         circle = circle_of(package)
         rooms = RANKS.get(package.name, [])
         broken = broken_ranks(package, rooms, FACES.get(package.name)) if rooms else []
+        broken += other_readers(package, READERS[package.name]) if package.name in READERS else []
         failed |= bool(circle or broken)
         for line in broken + ([" imports ".join(circle)] if circle else []):
             print(f"{package.name}: {line}")

@@ -1,10 +1,10 @@
-"""check_python_imports.py finds circles and imports from higher rooms, wherever they stand."""
+"""check_python_imports.py finds circles, imports from higher rooms and other readers of the environment, wherever they stand."""
 
 import tempfile
 import unittest
 from pathlib import Path
 
-from check_python_imports import FACES, PACKAGES, RANKS, broken_ranks, circle_of
+from check_python_imports import FACES, PACKAGES, RANKS, READERS, broken_ranks, circle_of, other_readers
 
 
 def in_package(check, files):
@@ -46,7 +46,10 @@ class Ranks(unittest.TestCase):
              "high__in__within__in__d": "from ...low import a\nfrom ..c import x", "e": "from .high import c\nfrom package.low import b"}
 
     def broken(self, **files):
-        return in_package(lambda package: broken_ranks(package, ["low", "high", "."], {"__init__", "e"}), {**self.CLEAN, **files})
+        def check(package):
+            return broken_ranks(package, ["low", "high", "."], {"__init__", "e"}) + other_readers(package, "low/a.py")
+
+        return in_package(check, {**self.CLEAN, **files})
 
     def assert_caught(self, text, **files):
         lines = self.broken(**files)
@@ -83,10 +86,16 @@ class Ranks(unittest.TestCase):
     def test_a_module_in_the_root_that_is_not_of_the_face_is_named(self):
         self.assert_caught("f.py lies in the root, which has the package's face alone (__init__, e)", f="")
 
+    def test_a_second_reader_of_the_environment_is_named(self):
+        for text in ("import os\nos.environ['A'] = ''", "from os import getenv as get", "import os\ndef f():\n    os.putenv('A', '')"):
+            self.assertEqual(self.broken(low__in__a=text), [])
+            self.assert_caught("low/b.py names ", low__in__b=text)
+
     def test_each_package_has_rooms_that_exist(self):
         for package in PACKAGES:
             folders = " ".join(RANKS[package.name]).split()
             self.assertEqual([folder for folder in folders if not (package / folder).is_dir()], [])
+            self.assertTrue((package / READERS.get(package.name, "__init__.py")).is_file())
         self.assertTrue(FACES.keys() <= RANKS.keys())
 
 
