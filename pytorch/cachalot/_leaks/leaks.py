@@ -27,8 +27,6 @@ from .suspects import find as find_suspects
 LISTED = 10  # sites that a report lists, unless asked for more
 _FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/trend.h
 
-# The functions that autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
-
 _FUNCTIONS: Functions = {
     "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
     "leaks_step": (ctypes.c_int, ctypes.c_long),

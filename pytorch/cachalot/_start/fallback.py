@@ -50,6 +50,8 @@ def install(plug: Plug) -> None:
 
 def _replacements(plug: Plug) -> dict[str, Callable[..., Any]]:
     """torch.cuda.memory and torch.accelerator.memory look these up at each call."""
+    import torch
+
     history = _History(plug)
 
     def memory_stats(device: int) -> dict[str, Any]:
@@ -67,19 +69,12 @@ def _replacements(plug: Plug) -> dict[str, Callable[..., Any]]:
         "_cuda_record_memory_history_legacy": history.record_legacy,
         "_cuda_isHistoryEnabled": lambda: history.enabled,
         "_cuda_getMemoryFraction": plug.memory_fraction,
-        "_accelerator_isAllocatorInitialized": torch_cuda_is_initialized,
+        "_accelerator_isAllocatorInitialized": torch.cuda.is_initialized,
         "_accelerator_emptyCache": lambda: plug.empty_cache(ALL_DEVICES),
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": plug.reset_peak,
         "_accelerator_resetAccumulatedStats": plug.reset_accumulated,
     }
-
-
-def torch_cuda_is_initialized() -> bool:
-    """Returns whether PyTorch has begun to use CUDA; asking does not begin it."""
-    import torch
-
-    return bool(torch.cuda.is_initialized())
 
 
 def nested(flat: dict[str, int]) -> dict[str, Any]:
