@@ -1,5 +1,6 @@
 #include "cachalot/caching_allocator.h"
 
+#include <algorithm>
 #include <bit>
 #include <exception>
 #include <optional>

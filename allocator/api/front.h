@@ -23,6 +23,7 @@
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
 #include "cachalot/private_pool.h"
+#include "heap/heap_state.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
