@@ -6,8 +6,8 @@ set(CACHALOT_ADAPTERS "" CACHE PATH
 
 if(NOT CACHALOT_HAS_CUDA OR NOT CACHALOT_BUILD_PYTORCH)
   return()
-elseif("diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
-  message(STATUS "cachalot: pytorch/ is not built: it needs diagnostics/")
+elseif("diagnostics" IN_LIST CACHALOT_ABSENT_WINGS OR NOT DEFINED c_functions)
+  message(STATUS "cachalot: pytorch/ is not built: it needs diagnostics/ and c_api/")
   return()
 endif()
 
@@ -17,11 +17,12 @@ cachalot_files(plug_sources pytorch
   plug/hooks.cpp plug/host_plug.cpp plug/leak_hooks.cpp plug/lent_tensors.cpp plug/library_hooks.cpp
   plug/limit_hooks.cpp plug/oom_hooks.cpp plug/plug.cpp plug/pool_hooks.cpp plug/process_allocator.cpp plug/python_api.cpp
   plug/report_hooks.cpp)
-add_library(cachalot_torch SHARED ${plug_sources})
+add_library(cachalot_torch SHARED ${plug_sources} ${c_functions})
 set_target_properties(cachalot_torch PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+target_include_directories(cachalot_torch PRIVATE ${PROJECT_SOURCE_DIR}/c_api/include)
 cachalot_unity(cachalot_torch)
 target_link_options(cachalot_torch PRIVATE
   ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)

@@ -104,7 +104,7 @@ def _hide_from_stacks(file: str) -> None:
     """Call stacks that the allocator takes end where the program begins."""
     from ._heap.enabled import require_enabled
 
-    require_enabled().plug.call("hide_launcher", file.encode())
+    require_enabled().plug.call("plug_hide_launcher", file.encode())
 
 
 def _run_script(path: str, arguments: list[str]) -> None:

@@ -1,14 +1,10 @@
 #include "pytorch/plug/hooks.h"
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/check.h"
-#include "cachalot/guard.h"
-#include "pytorch/plug/guarded.h"
+#include "c_api/last_error.h"
 #include "pytorch/plug/lent_tensors.h"
-#include "pytorch/plug/plug.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
 
@@ -18,22 +14,10 @@ namespace {
 using TorchPoolId = std::pair<unsigned long long, unsigned long long>;
 
 PoolId to_pool_id(const TorchPoolId& id) { return {id.first, id.second}; }
-const char* required_tag(const char* tag) {
-  CACHALOT_REQUIRE(tag != nullptr, "tag is NULL; it must point to a name");
-  return tag;
-}
 
-// The reports of the thread's last check_memory: json's text may have to be asked for twice.
-thread_local std::vector<GuardReport> reports_of_last_check;
-
-std::string json(std::string_view what, int device) {
-  if (what == "guard_reports") return to_json(reports_of_last_check);
-  if (what == "stats") return to_json(process_allocator().memory_stats(device));
-  if (what == "fragmentation") return to_json(process_allocator().fragmentation(device));
-  if (what == "regions") return to_json(process_allocator().tags());
-  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation, snapshot, regions and guard_reports",
-                   what);
-  return to_json(process_allocator().snapshot());
+const char* required(const char* name, const char* text) {
+  CACHALOT_REQUIRE(text != nullptr, "{} is NULL; it must point to a text", name);
+  return text;
 }
 
 }  // namespace
@@ -85,95 +69,40 @@ void cachalot_end_allocate_to_pool(int device, TorchPoolId pool) {
 
 void cachalot_release_pool(int device, TorchPoolId pool) { process_allocator().release_pool(device, to_pool_id(pool)); }
 
-int cachalot_plug_configure(const char* options, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    CACHALOT_REQUIRE(options != nullptr, "options is NULL; it must point to a text, which may be empty");
-    Process::instance().amend(options);
-    return 0;
-  });
+int cachalot_plug_give_options(const char* options) {
+  return guarded([&] { Process::instance().amend(required("options", options)); });
 }
 
-int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    CACHALOT_REQUIRE(settings != nullptr, "settings is NULL; it must point to a text, which may be empty");
-    Process::instance().set_base(std::string_view(settings));
-    return 0;
-  });
+int cachalot_plug_settings(const char* settings) {
+  return guarded([&] { Process::instance().set_base(std::string_view(required("settings", settings))); });
 }
 
-int cachalot_plug_set_contiguous(int contiguous, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return Process::instance().set_contiguous(contiguous != 0) ? 1 : 0; });
+int cachalot_plug_set_contiguous(int contiguous, int* before) {
+  return guarded([&] { *before = Process::instance().set_contiguous(contiguous != 0) ? 1 : 0; });
 }
 
-int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().empty_cache(device), 0; });
+int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save) {
+  return guarded([&] { process_allocator().release_physical(PoolId{first, second}, save != 0); });
 }
 
-int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().reset_peak_stats(device), 0; });
+int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second) {
+  return guarded([&] { process_allocator().restore_physical(PoolId{first, second}); });
 }
 
-int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().reset_accumulated_stats(device), 0; });
-}
-
-int cachalot_plug_begin_tagged(const char* tag, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().begin_tagged(required_tag(tag)), 0; });
-}
-
-int cachalot_plug_end_tagged(const char* tag, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().end_tagged(required_tag(tag)), 0; });
-}
-
-int cachalot_plug_release_physical(const char* tag, unsigned long long first, unsigned long long second, int save,
-                                   char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    if (tag != nullptr) return process_allocator().release_physical(tag, save != 0), 0;
-    return process_allocator().release_physical(PoolId{first, second}, save != 0), 0;
-  });
-}
-
-int cachalot_plug_restore_physical(const char* tag, unsigned long long first, unsigned long long second, char* error,
-                                   std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    if (tag != nullptr) return process_allocator().restore_physical(tag), 0;
-    return process_allocator().restore_physical(PoolId{first, second}), 0;
-  });
-}
-
-int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
+int cachalot_plug_record_history(int enabled, long max_entries) {
+  return guarded([&] {
     CACHALOT_REQUIRE(max_entries >= 1 || enabled == 0, "history of {} entries: it must keep at least 1", max_entries);
     HistoryOptions history;
     history.enabled = enabled != 0;
     history.max_entries = history.enabled ? static_cast<std::size_t>(max_entries) : 1;
     process_allocator().record_history(history);
-    return 0;
   });
 }
 
-int cachalot_plug_hide_launcher(const char* file, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    CACHALOT_REQUIRE(file != nullptr, "file is NULL; it must point to a name");
-    hide_python_launcher(file);
-    return 0;
-  });
+int cachalot_plug_memory_fraction(int device, double* fraction) {
+  return guarded([&] { *fraction = process_allocator().memory_fraction(device); });
 }
 
-int cachalot_plug_check_memory(char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    reports_of_last_check = AllocatorGuard(process_allocator()).check();
-    return static_cast<int>(reports_of_last_check.size());
-  });
-}
-
-double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return process_allocator().memory_fraction(device); });
-}
-
-long cachalot_plug_json(const char* what, int device, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] {
-    CACHALOT_REQUIRE(what != nullptr, "what is NULL; it must name what to tell");
-    return json(what, device);
-  });
+int cachalot_plug_hide_launcher(const char* file) {
+  return guarded([&] { hide_python_launcher(required("file", file)); });
 }

@@ -1,7 +1,7 @@
 // The pinned host memory of the process, behind torch's host allocator (host_plug.h) and CuPy's; for ctypes, what CuPy's pinned
 // allocator and the Python package ask for.
 //
-// Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. Thread-safe.
+// Codes and texts: hooks.h. Thread-safe.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,9 +16,9 @@
 
 #include "base/check.h"
 #include "base/process.h"
+#include "c_api/last_error.h"
 #include "cachalot/device.h"
 #include "cachalot/pinned_host_allocator.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/host_plug.h"
 #include "pytorch/plug/process_allocator.h"
@@ -265,16 +265,11 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// Returns at least `bytes` bytes of pinned memory; null for 0 bytes, which is not a failure, and on failure: the calling thread then
-// asks cachalot_library_last_error (library_hooks.cpp). The first call of the process pins through GPU `device`.
+// Returns at least `bytes` bytes of pinned memory; null for 0 bytes, which is not a failure, and on failure: cachalot_last_error() tells.
+// The first call of the process pins through GPU `device`.
 CACHALOT_EXPORT void* cachalot_pinned_malloc(std::size_t bytes, int device) {
   if (bytes == 0) return nullptr;
-  std::array<char, 1024> error{};
-  void* buffer = nullptr;
-  const int code = guarded(error.data(), error.size(),
-                           [&] { return buffer = HostMemory::instance().allocate(bytes, {}, device), 0; });
-  if (code < 0) keep_library_error(code, error.data());
-  return buffer;
+  return value_or<void*>(nullptr, [&] { return HostMemory::instance().allocate(bytes, {}, device); });
 }
 
 // Frees a buffer of cachalot_pinned_malloc. All work that uses the buffer is done, or on streams that were recorded.
@@ -282,27 +277,25 @@ CACHALOT_EXPORT void* cachalot_pinned_malloc(std::size_t bytes, int device) {
 CACHALOT_EXPORT void cachalot_pinned_free(void* buffer) { HostMemory::instance().deallocate(buffer); }
 
 // Work on `stream` (cudaStream_t) uses the buffer. Anything but a live buffer is the caller's mistake.
-CACHALOT_EXPORT int cachalot_plug_pinned_record_stream(void* buffer, void* stream, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
+CACHALOT_EXPORT int cachalot_plug_pinned_record_stream(void* buffer, void* stream) {
+  return guarded([&] {
     const bool is_live = HostMemory::instance().record_stream(buffer, static_cast<Stream>(stream));
     CACHALOT_REQUIRE(is_live, "{} is not a live buffer of pinned memory", static_cast<const void*>(buffer));
-    return 0;
   });
 }
 
-CACHALOT_EXPORT int cachalot_plug_pinned_empty_cache(char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return HostMemory::instance().empty_cache(), 0; });
+CACHALOT_EXPORT int cachalot_plug_pinned_empty_cache() {
+  return guarded([] { HostMemory::instance().empty_cache(); });
 }
 
 // The most bytes that are pinned from now on; 0: no limit. If more is pinned, buffers that are not in use go back.
-CACHALOT_EXPORT int cachalot_plug_pinned_set_limit(std::size_t bytes, char* error, std::size_t capacity) {
-  return guarded(error, capacity,
-                 [&] { return HostMemory::instance().set_limit(bytes == 0 ? Options::kUnlimited : bytes), 0; });
+CACHALOT_EXPORT int cachalot_plug_pinned_set_limit(std::size_t bytes) {
+  return guarded([&] { HostMemory::instance().set_limit(bytes == 0 ? Options::kUnlimited : bytes); });
 }
 
 // {"limit_bytes": …, "stats": to_json(DeviceStats)}; limit_bytes is 0 without one.
-CACHALOT_EXPORT long cachalot_plug_pinned_json(char* text, long capacity) {
-  return guarded_text(text, capacity, [] {
+CACHALOT_EXPORT char* cachalot_plug_pinned_json() {
+  return text_or_null([] {
     const HostMemory& memory = HostMemory::instance();
     const std::size_t limit = memory.limit();
     return formatted("{{\"limit_bytes\": {}, \"stats\": {}}}", limit == Options::kUnlimited ? 0 : limit,

@@ -1,7 +1,7 @@
 // Leak detectors and allocation tracks (leak_detector.h) of the process's allocator, for ctypes. Each is
 // known by its number, from 1 on, until it is ended.
 //
-// Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. An invalid number is the caller's mistake. Thread-safe.
+// Codes and texts: hooks.h. An invalid number is the caller's mistake. Thread-safe.
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -11,8 +11,8 @@
 
 #include "base/check.h"
 #include "base/process.h"
+#include "c_api/last_error.h"
 #include "cachalot/leak_detector.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
@@ -74,45 +74,44 @@ extern "C" {
 
 // The number of a new detector, which watches from now on. Python's main thread calls `on_sample`, unless it is null, soon
 // after the detector took samples by itself.
-CACHALOT_EXPORT long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence,
-                                               int (*on_sample)(void*), char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
+CACHALOT_EXPORT int cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence,
+                                              int (*on_sample)(void*), long* detector) {
+  return guarded([&] {
     LeakDetectorOptions options{warm_up, window, min_confidence};
     const Python* const python = Python::instance();
     if (on_sample != nullptr && python != nullptr) {
       options.on_sample = [=] { python->add_pending_call(on_sample, nullptr); };  // needs no GIL, and takes none
     }
-    return Detectors::instance().add(std::make_shared<LeakDetector>(process_allocator(), options));
+    *detector = Detectors::instance().add(std::make_shared<LeakDetector>(process_allocator(), options));
   });
 }
 
-CACHALOT_EXPORT int cachalot_plug_leaks_step(long detector, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return Detectors::instance().at(detector)->step(), 0; });
+CACHALOT_EXPORT int cachalot_plug_leaks_step(long detector) {
+  return guarded([&] { Detectors::instance().at(detector)->step(); });
 }
 
-CACHALOT_EXPORT int cachalot_plug_leaks_end(long detector, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return Detectors::instance().remove(detector), 0; });
+CACHALOT_EXPORT int cachalot_plug_leaks_end(long detector) {
+  return guarded([&] { Detectors::instance().remove(detector); });
 }
 
 // to_json(LeakReport) with at most `most` leaks and sites.
-CACHALOT_EXPORT long cachalot_plug_leaks_json(long detector, std::size_t most, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return to_json(Detectors::instance().at(detector)->report(most)); });
+CACHALOT_EXPORT char* cachalot_plug_leaks_json(long detector, std::size_t most) {
+  return text_or_null([&] { return to_json(Detectors::instance().at(detector)->report(most)); });
 }
 
-CACHALOT_EXPORT long cachalot_plug_track_begin(char* error, std::size_t capacity) {
-  return guarded(error, capacity,
-                 [&] { return Tracks::instance().add(std::make_shared<AllocationTrack>(process_allocator())); });
+CACHALOT_EXPORT int cachalot_plug_track_begin(long* track) {
+  return guarded([&] { *track = Tracks::instance().add(std::make_shared<AllocationTrack>(process_allocator())); });
 }
 
-CACHALOT_EXPORT int cachalot_plug_track_stop(long track, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return Tracks::instance().at(track)->stop(), 0; });
+CACHALOT_EXPORT int cachalot_plug_track_stop(long track) {
+  return guarded([&] { Tracks::instance().at(track)->stop(); });
 }
 
-CACHALOT_EXPORT int cachalot_plug_track_end(long track, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return Tracks::instance().remove(track), 0; });
+CACHALOT_EXPORT int cachalot_plug_track_end(long track) {
+  return guarded([&] { Tracks::instance().remove(track); });
 }
 
-CACHALOT_EXPORT long cachalot_plug_track_json(long track, std::size_t most, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return to_json(Tracks::instance().at(track)->report(most)); });
+CACHALOT_EXPORT char* cachalot_plug_track_json(long track, std::size_t most) {
+  return text_or_null([&] { return to_json(Tracks::instance().at(track)->report(most)); });
 }
 }

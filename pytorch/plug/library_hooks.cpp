@@ -1,15 +1,13 @@
 // The heap of the process for libraries other than torch (CuPy, Numba, …): for their C callbacks, and for Python by ctypes. Memory
 // comes from the allocator that serves torch, if that is enabled, and is counted by library and device.
 //
-// Nothing that is exported here throws, and nothing needs torch or Python. After a failure, the calling thread asks
-// cachalot_library_last_error what happened. Thread-safe.
+// Nothing that is exported here throws, and nothing needs torch or Python. After a failure, cachalot_last_error_code() and
+// cachalot_last_error() tell the calling thread what happened. Thread-safe.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,8 +17,8 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/json_writer.h"
+#include "c_api/last_error.h"
 #include "cachalot/device.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
@@ -107,7 +105,7 @@ class LibraryMemory {
   // reset_accumulated_memory_stats apply to it. Empty while the process has no allocator, and in a forked child of the
   // process that made it.
   static std::vector<LibraryUsage> usage() {
-    const CachingAllocator* const allocator = Process::instance().made();
+    const CachingAllocator* const allocator = Process::made();
     std::vector<LibraryUsage> usage;
     if (allocator == nullptr) return usage;
     const LibraryMemory* const first = newest_.load(std::memory_order_acquire);
@@ -215,32 +213,6 @@ class LibraryMemory {
 
 namespace {
 
-constexpr std::size_t kMessageBytes = 4096;
-
-// The thread's last failure. No object, since memory may be freed after a thread has destroyed those; and small, since the
-// library takes its thread-local memory from what the linker keeps for libraries that are loaded late.
-thread_local int last_code = 0;
-thread_local char* last_message = nullptr;  // malloc's; null also where that had no memory
-
-}  // namespace
-
-void keep_library_error(int code, const char* message) noexcept {
-  std::free(std::exchange(last_message, strdup(message)));
-  last_code = code;
-}
-
-namespace {
-
-// Returns the result of `action`; `failed` after an error, which is kept.
-template <typename Result, typename Action>
-Result kept_errors(Result failed, Action action) noexcept {
-  Result result = failed;
-  char message[kMessageBytes];
-  const int code = guarded(message, kMessageBytes, [&] { return result = action(), 0; });
-  if (code != 0) keep_library_error(code, message);
-  return result;
-}
-
 LibraryMemory& required(LibraryMemory* library) {
   CACHALOT_REQUIRE(library != nullptr, "library is NULL; it must be cachalot_plug_library's");
   return *library;
@@ -269,47 +241,33 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-// Sets `library` to the account of the library with this name, which lives as long as the process. Codes and `error`: hooks.h.
-CACHALOT_EXPORT int cachalot_plug_library(const char* name, LibraryMemory** library, char* error,
-                                          std::size_t capacity) {
-  return guarded(error, capacity, [&] {
+// Sets `library` to the account of the library with this name, which lives as long as the process.
+CACHALOT_EXPORT int cachalot_plug_library(const char* name, LibraryMemory** library) {
+  return guarded([&] {
     CACHALOT_REQUIRE(name != nullptr && library != nullptr, "name or library is NULL; each must point to something");
     *library = &LibraryMemory::of(name);
     Process::instance().expect_other_libraries();
-    return 0;
   });
 }
 
 // Returns `bytes` bytes on `device` for work on `stream`; null for 0 bytes, which is not a failure, and on failure.
 CACHALOT_EXPORT void* cachalot_library_malloc(LibraryMemory* library, std::size_t bytes, int device, Stream stream) {
-  return kept_errors<void*>(nullptr, [&] { return required(library).allocate(bytes, device, stream); });
+  return value_or<void*>(nullptr, [&] { return required(library).allocate(bytes, device, stream); });
 }
 
 // Frees what cachalot_library_malloc returned to this library; null is ignored. The next user on the allocation's stream comes
-// after all work that is queued there. Returns 0, or a code below 0. In a forked child it does nothing.
+// after all work that is queued there. Returns a code. In a forked child it does nothing.
 CACHALOT_EXPORT int cachalot_library_free(LibraryMemory* library, void* ptr) {
-  return kept_errors(-1, [&] { return required(library).deallocate(ptr), 0; });
+  return guarded([&] { required(library).deallocate(ptr); });
 }
 
 // Frees memory that work on `stream`, too, may use: the next user comes after that.
 CACHALOT_EXPORT int cachalot_library_free_after(LibraryMemory* library, void* ptr, Stream stream) {
-  return kept_errors(-1, [&] { return required(library).deallocate(ptr, stream), 0; });
+  return guarded([&] { required(library).deallocate(ptr, stream); });
 }
 
-// Writes the message of the calling thread's last failure in this file, cut to `capacity` bytes, the closing zero included.
-// Returns its code: -2 memory ran out, -3 a mistake of the caller's, -1 any other error, 0 there was none. The failure is
-// then forgotten.
-CACHALOT_EXPORT int cachalot_library_last_error(char* text, std::size_t capacity) {
-  char* const message = std::exchange(last_message, nullptr);
-  copy_text(message == nullptr ? "" : message, text, capacity);
-  std::free(message);
-  return std::exchange(last_code, 0);
-}
-
-// JSON of LibraryMemory::usage, a list of objects with LibraryUsage's fields. Returns as cachalot_plug_json.
-CACHALOT_EXPORT long cachalot_plug_library_usage(char* text, long capacity) {
-  return guarded_text(text, capacity, usage_json);
-}
+// JSON of LibraryMemory::usage, a list of objects with LibraryUsage's fields.
+CACHALOT_EXPORT char* cachalot_plug_library_usage_json() { return text_or_null(usage_json); }
 }
 
 // ---- CuPy -----------------------------------------------------------------------------------------------------------
@@ -455,16 +413,13 @@ namespace cachalot {
 namespace {
 
 constexpr int kOnnxRuntimeDevices = 64;
-constexpr std::size_t kReasonBytes = 1024;
 
 std::atomic<LibraryMemory*> onnxruntime_memory{nullptr};  // set before any of the functions is handed out
 
 // ONNX Runtime's own message has no reason.
 template <typename Action>
 void tell_errors(Action action) noexcept {
-  char reason[kReasonBytes];
-  const int code = guarded(reason, kReasonBytes, [&] { return action(), 0; });
-  if (code != 0) print_error("cachalot: ONNX Runtime: {}\n", reason);
+  if (guarded(action) != CACHALOT_OK) print_error("cachalot: ONNX Runtime: {}\n", last_error);
 }
 
 template <int device>
@@ -497,18 +452,16 @@ constexpr auto kOnnxRuntimeFunctions = functions_of(std::make_integer_sequence<i
 extern "C" {
 
 // Gives the functions for sessions on a device, from 0 to 63: memory of `library` for work on the default stream. They live as
-// long as the process. Codes and `error`: hooks.h. Thread-safe, as the functions are; they throw nothing.
+// long as the process. Thread-safe, as the functions are; they throw nothing.
 CACHALOT_EXPORT int cachalot_plug_onnxruntime(LibraryMemory* library, int device,
-                                              CachalotOnnxRuntimeFunctions* functions, char* error,
-                                              std::size_t capacity) {
-  return guarded(error, capacity, [&] {
+                                              CachalotOnnxRuntimeFunctions* functions) {
+  return guarded([&] {
     CACHALOT_REQUIRE(library != nullptr && functions != nullptr,
                      "library or functions is NULL; each must point to something");
     CACHALOT_REQUIRE(device >= 0 && device < kOnnxRuntimeDevices, "device is {}; it must be from 0 to {}", device,
                      kOnnxRuntimeDevices - 1);
     onnxruntime_memory = library;
     *functions = kOnnxRuntimeFunctions[static_cast<std::size_t>(device)];
-    return 0;
   });
 }
 }

@@ -1,11 +1,11 @@
 // Failures for want of memory of the process's allocator, for ctypes: a function that each calls, and the memory that explains
-// it. The meaning of `error`, codes and texts: hooks.h. Thread-safe.
+// it. Codes and texts: hooks.h. Thread-safe.
 #include <atomic>
 #include <cstddef>
 
+#include "c_api/last_error.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
@@ -85,12 +85,10 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
-CACHALOT_EXPORT int cachalot_plug_on_out_of_memory(CachalotOutOfMemoryCall call, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return call_of_process.store(call), 0; });
-}
+CACHALOT_EXPORT void cachalot_plug_on_out_of_memory(CachalotOutOfMemoryCall call) { call_of_process.store(call); }
 
-// The snapshot without traces, as cachalot_plug_json's: its size does not depend on how long history was recorded.
-CACHALOT_EXPORT long cachalot_plug_segments_json(char* text, long capacity) {
-  return guarded_text(text, capacity, [] { return to_json(process_allocator().snapshot({}, false)); });
+// As cachalot_snapshot_json, without traces: its size does not depend on how long history was recorded.
+CACHALOT_EXPORT char* cachalot_plug_segments_json() {
+  return text_or_null([] { return to_json(process_allocator().snapshot({}, false)); });
 }
 }

@@ -25,17 +25,17 @@ class ProcessPlug final : public Plug {
   explicit ProcessPlug(Process& process) : process_(process) {}
 
   void configure(const Options& torch_options) override { process_.set_base(torch_options); }
-  void start() override { allocator(); }
+  void start() override { process_allocator(); }
 
   void* allocate(std::size_t bytes, int device, Stream stream) override {
     return process_.allocate(bytes, device, stream);
   }
-  void deallocate(void* ptr) override { allocator().deallocate(ptr); }
+  void deallocate(void* ptr) override { process_allocator().deallocate(ptr); }
   void record_pooled(void* ptr, Stream stream) override { LentTensors::instance().record_stream(ptr, stream); }
 
   Allocation allocation(void* ptr) const override {
-    const CachingAllocator::Range segment = allocator().base_allocation(ptr);
-    return {segment.base, segment.bytes, allocator().allocated_size(ptr)};
+    const CachingAllocator::Range segment = process_allocator().base_allocation(ptr);
+    return {segment.base, segment.bytes, process_allocator().allocated_size(ptr)};
   }
   bool has_virtual_memory() const override { return process_.has_pages(); }
 
@@ -44,30 +44,30 @@ class ProcessPlug final : public Plug {
   // In a forked child torch's MemPool must be able to end: its destructor takes the pool out of use, asks whether it is
   // its last user, and empties it.
   void set_use_on_oom(int device, PoolId pool, bool use_on_oom) override {
-    if (use_on_oom || !allocator().is_inherited()) allocator().set_use_on_oom(device, pool, use_on_oom);
+    if (use_on_oom || !process_allocator().is_inherited()) process_allocator().set_use_on_oom(device, pool, use_on_oom);
   }
   int pool_use_count(int device, PoolId pool) const override {
-    return allocator().is_inherited() ? 1 : allocator().pool_use_count(device, pool);
+    return process_allocator().is_inherited() ? 1 : process_allocator().pool_use_count(device, pool);
   }
   void empty_cache(int device, PoolId pool) override {
-    if (pool.is_default() || !allocator().is_inherited()) allocator().empty_cache(device, pool);
+    if (pool.is_default() || !process_allocator().is_inherited()) process_allocator().empty_cache(device, pool);
   }
 
   void add_out_of_memory_observer(OutOfMemoryObserver observer) override {
-    allocator().add_out_of_memory_observer(keeping_exceptions(std::move(observer)));
+    process_allocator().add_out_of_memory_observer(keeping_exceptions(std::move(observer)));
   }
   void add_refusal_observer(RefusalObserver observer) override {
-    allocator().add_refusal_observer(keeping_exceptions(std::move(observer)));
+    process_allocator().add_refusal_observer(keeping_exceptions(std::move(observer)));
   }
   void add_free_memory_callback(FreeMemoryCallback callback) override {
-    allocator().add_free_memory_callback(keeping_exceptions(std::move(callback)));
+    process_allocator().add_free_memory_callback(keeping_exceptions(std::move(callback)));
   }
   void add_change_tracker(ChangeTracker tracker) override {
-    allocator().add_change_tracker(keeping_exceptions(std::move(tracker)));
+    process_allocator().add_change_tracker(keeping_exceptions(std::move(tracker)));
   }
   void record_history(HistoryOptions history) override {
     history.recorder = keeping_exceptions(std::move(history.recorder), true);
-    allocator().record_history(history);
+    process_allocator().record_history(history);
   }
 
   void hide_code(const void* code) override { add_own_code(code); }
@@ -75,8 +75,6 @@ class ProcessPlug final : public Plug {
   void set_out_of_memory_thrower(Thrower thrower) override { process_.set_out_of_memory_thrower(thrower); }
 
  private:
-  CachingAllocator& allocator() const { return process_.allocator(); }
-
   Process& process_;
 };
 

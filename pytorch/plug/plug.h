@@ -19,7 +19,7 @@
 
 namespace cachalot {
 
-// Copies a message across a C boundary, here and in an adapter: cut to `capacity` bytes, the closing zero included.
+// Copies a message across an adapter's C boundary: cut to `capacity` bytes, the closing zero included.
 inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
   if (out == nullptr || capacity == 0) return;
   out[text.copy(out, capacity - 1)] = '\0';
@@ -51,7 +51,7 @@ class Forwarded<function> : public ForwardedCall<function, Group, Result, Args..
 
 class Plug {
  public:
-  // Applies torch's own configuration. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
+  // Applies torch's own configuration. CACHALOT_CONF and the options of others are applied on top of it. Before the
   // first use of memory it is what the allocator starts with, later it takes effect at once.
   virtual void configure(const Options& torch_options) = 0;
   // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it is called first,

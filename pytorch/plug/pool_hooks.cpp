@@ -9,9 +9,9 @@
 
 #include "base/check.h"
 #include "base/json_writer.h"
+#include "c_api/last_error.h"
 #include "cachalot/dlpack.h"
 #include "pool/dlpack_abi.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/process_allocator.h"
 
 namespace cachalot {
@@ -145,78 +145,57 @@ void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
-int cachalot_plug_dtype(const char* name, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return static_cast<int>(dtype_named(name)); });
+int cachalot_plug_dtype(const char* name, int* number) {
+  return guarded([&] { *number = static_cast<int>(dtype_named(name)); });
 }
 
-int cachalot_plug_pool_create(const CachalotTensorSpec* spec, const CachalotPoolOptions* options, TensorPool** pool,
-                              char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *pool = new TensorPool(process_allocator(), to_spec(*spec), to_options(*options));
-    return 0;
-  });
+int cachalot_plug_pool_create(const CachalotTensorSpec* spec, const CachalotPoolOptions* options, TensorPool** pool) {
+  return guarded([&] { *pool = new TensorPool(process_allocator(), to_spec(*spec), to_options(*options)); });
 }
 
 void cachalot_plug_pool_destroy(TensorPool* pool) { delete pool; }
 
-int cachalot_plug_pool_acquire(TensorPool* pool, Stream stream, double seconds, CachalotLease** lease, char* error,
-                               std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *lease = lend(acquire(*pool, stream, seconds));
-    return 0;
-  });
+int cachalot_plug_pool_acquire(TensorPool* pool, Stream stream, double seconds, CachalotLease** lease) {
+  return guarded([&] { *lease = lend(acquire(*pool, stream, seconds)); });
 }
 
-int cachalot_plug_pool_trim(TensorPool* pool, std::size_t keep, std::size_t* bytes, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *bytes = pool->trim(keep);
-    return 0;
-  });
+int cachalot_plug_pool_trim(TensorPool* pool, std::size_t keep, std::size_t* bytes) {
+  return guarded([&] { *bytes = pool->trim(keep); });
 }
 
-long cachalot_plug_pool_json(const TensorPool* pool, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return to_json(pool->stats()); });
+char* cachalot_plug_pool_json(const TensorPool* pool) {
+  return text_or_null([&] { return to_json(pool->stats()); });
 }
 
-int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options, PoolSet** pools,
-                                  char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *pools = new PoolSet(process_allocator(), byte_budget, to_options(*options));
-    return 0;
-  });
+int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options, PoolSet** pools) {
+  return guarded([&] { *pools = new PoolSet(process_allocator(), byte_budget, to_options(*options)); });
 }
 
 void cachalot_plug_pool_set_destroy(PoolSet* pools) { delete pools; }
 
 int cachalot_plug_pool_set_acquire(PoolSet* pools, const CachalotTensorSpec* spec, Stream stream, int only_try,
-                                   CachalotLease** lease, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *lease = lend(acquire(*pools, to_spec(*spec), stream, only_try != 0));
-    return 0;
-  });
+                                   CachalotLease** lease) {
+  return guarded([&] { *lease = lend(acquire(*pools, to_spec(*spec), stream, only_try != 0)); });
 }
 
-int cachalot_plug_pool_set_trim(PoolSet* pools, std::size_t* bytes, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] {
-    *bytes = pools->trim();
-    return 0;
-  });
+int cachalot_plug_pool_set_trim(PoolSet* pools, std::size_t* bytes) {
+  return guarded([&] { *bytes = pools->trim(); });
 }
 
-long cachalot_plug_pool_set_json(const PoolSet* pools, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return to_json(*pools); });
+char* cachalot_plug_pool_set_json(const PoolSet* pools) {
+  return text_or_null([&] { return to_json(*pools); });
 }
 
 void* cachalot_plug_lease_capsule(const CachalotLease* lease, int versioned) {
   return make_capsule(LentTensor::pooled(*lease), versioned != 0);
 }
 
-int cachalot_plug_lease_share(const CachalotLease* lease, Stream stream, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return (*lease)->share_with(stream), 0; });
+int cachalot_plug_lease_share(const CachalotLease* lease, Stream stream) {
+  return guarded([&] { (*lease)->share_with(stream); });
 }
 
-int cachalot_plug_lease_record(const CachalotLease* lease, Stream stream, char* error, std::size_t capacity) {
-  return guarded(error, capacity, [&] { return (*lease)->record_stream(stream), 0; });
+int cachalot_plug_lease_record(const CachalotLease* lease, Stream stream) {
+  return guarded([&] { (*lease)->record_stream(stream); });
 }
 
 long cachalot_plug_lease_others(const CachalotLease* lease) { return lease->use_count() - 1; }

@@ -1,5 +1,4 @@
-// Tensor pools over the process's allocator, for the Python package, by ctypes. The meaning of `error`, codes and texts:
-// hooks.h.
+// Tensor pools over the process's allocator, for the Python package, by ctypes. Codes and texts: hooks.h.
 //
 // A pool, a set and a lease are pointers, each to be given back once with its own function; its use while another thread
 // gives it back is a mistake that is not found. Otherwise thread-safe. cachalot_plug_lease_capsule is called with
@@ -40,44 +39,39 @@ struct CachalotPoolOptions {
 // A lease: one holder of a tensor that is out.
 using CachalotLease = std::shared_ptr<cachalot::LentTensor>;
 
-// The number of a type by its name.
-CACHALOT_EXPORT int cachalot_plug_dtype(const char* name, char* error, std::size_t capacity);
+// Sets `number` to that of a type by its name.
+CACHALOT_EXPORT int cachalot_plug_dtype(const char* name, int* number);
 
 CACHALOT_EXPORT int cachalot_plug_pool_create(const CachalotTensorSpec* spec, const CachalotPoolOptions* options,
-                                              cachalot::TensorPool** pool, char* error, std::size_t capacity);
+                                              cachalot::TensorPool** pool);
 // Tensors that are out stay valid.
 CACHALOT_EXPORT void cachalot_plug_pool_destroy(cachalot::TensorPool* pool);
 // `seconds` < 0: as the pool's when_empty says. Otherwise it waits at most so long for a tensor to come back: the lease is
 // NULL where none did.
 CACHALOT_EXPORT int cachalot_plug_pool_acquire(cachalot::TensorPool* pool, cachalot::Stream stream, double seconds,
-                                               CachalotLease** lease, char* error, std::size_t capacity);
+                                               CachalotLease** lease);
 // Until at most `keep` slots are free; `bytes` of memory went back to the allocator.
-CACHALOT_EXPORT int cachalot_plug_pool_trim(cachalot::TensorPool* pool, std::size_t keep, std::size_t* bytes,
-                                            char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_pool_trim(cachalot::TensorPool* pool, std::size_t keep, std::size_t* bytes);
 // PoolStats' fields.
-CACHALOT_EXPORT long cachalot_plug_pool_json(const cachalot::TensorPool* pool, char* text, long capacity);
+CACHALOT_EXPORT char* cachalot_plug_pool_json(const cachalot::TensorPool* pool);
 
 CACHALOT_EXPORT int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options,
-                                                  cachalot::PoolSet** pools, char* error, std::size_t capacity);
+                                                  cachalot::PoolSet** pools);
 CACHALOT_EXPORT void cachalot_plug_pool_set_destroy(cachalot::PoolSet* pools);
 // PoolSet::acquire, or try_acquire, after which the lease may be NULL.
 CACHALOT_EXPORT int cachalot_plug_pool_set_acquire(cachalot::PoolSet* pools, const CachalotTensorSpec* spec,
-                                                   cachalot::Stream stream, int only_try, CachalotLease** lease,
-                                                   char* error, std::size_t capacity);
-CACHALOT_EXPORT int cachalot_plug_pool_set_trim(cachalot::PoolSet* pools, std::size_t* bytes, char* error,
-                                                std::size_t capacity);
+                                                   cachalot::Stream stream, int only_try, CachalotLease** lease);
+CACHALOT_EXPORT int cachalot_plug_pool_set_trim(cachalot::PoolSet* pools, std::size_t* bytes);
 // {"all": PoolStats' fields, "by_spec": [{"shape", "dtype", "device", "stats"}, …]}, the least recently used first.
-CACHALOT_EXPORT long cachalot_plug_pool_set_json(const cachalot::PoolSet* pools, char* text, long capacity);
+CACHALOT_EXPORT char* cachalot_plug_pool_set_json(const cachalot::PoolSet* pools);
 
 // Returns a DLPack capsule of the tensor, "dltensor_versioned" or "dltensor", as a new reference; NULL with Python's
 // MemoryError set. The capsule is a holder until it has a consumer, which is one then. cachalot_plug_use_python comes
 // first.
 CACHALOT_EXPORT void* cachalot_plug_lease_capsule(const CachalotLease* lease, int versioned);
 // PooledTensor::share_with and record_stream.
-CACHALOT_EXPORT int cachalot_plug_lease_share(const CachalotLease* lease, cachalot::Stream stream, char* error,
-                                              std::size_t capacity);
-CACHALOT_EXPORT int cachalot_plug_lease_record(const CachalotLease* lease, cachalot::Stream stream, char* error,
-                                               std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_lease_share(const CachalotLease* lease, cachalot::Stream stream);
+CACHALOT_EXPORT int cachalot_plug_lease_record(const CachalotLease* lease, cachalot::Stream stream);
 // Returns the number of holders of the tensor beside this lease.
 CACHALOT_EXPORT long cachalot_plug_lease_others(const CachalotLease* lease);
 CACHALOT_EXPORT void cachalot_plug_lease_drop(CachalotLease* lease);

@@ -70,7 +70,9 @@ Process& Process::instance() {
 // PyTorch's streams live as long as the process.
 Options Process::amended_by_all(Options base, std::string_view amendment) const {
   base.immortal_streams = !streams_end_;
-  return amended(amended_by_environment(base), amendment);
+  Options options = amended(amended_by_environment(base), amendment);
+  for (const std::string& text : configured_) options = amended(options, text);
+  return options;
 }
 
 void Process::expect_other_libraries() {
@@ -89,10 +91,10 @@ void Process::set_base(std::string_view text) {
 }
 
 void Process::take_base(Options base) {
-  CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
-  if (made != nullptr) keep_heap(base, *made);
+  CachingAllocator* const allocator = made();
+  if (allocator != nullptr) keep_heap(base, *allocator);
   const Options options = amended_by_all(base, amendment_);
-  if (made != nullptr) made->configure(options);
+  if (allocator != nullptr) allocator->configure(options);
   base_ = std::move(base);
   base_given_ = true;
 }
@@ -113,13 +115,20 @@ void Process::keep_heap(Options& base, const CachingAllocator& made) {
 void Process::amend(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Options options = amended_by_all(base_, text);
-  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
+  if (CachingAllocator* const allocator = made()) allocator->configure(options);
   amendment_ = text;
+}
+
+void Process::configure(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Options options = amended(amended_by_all(base_, amendment_), text);
+  if (CachingAllocator* const allocator = made()) allocator->configure(options);
+  configured_.emplace_back(text);
 }
 
 CachingAllocator& Process::make() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
+  if (CachingAllocator* const allocator = made()) return *allocator;
   // An adapter, if there is one, came first with torch's own reading of the variables.
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
@@ -132,14 +141,13 @@ CachingAllocator& Process::make() {
   provide_python_frames();
   tell_of_out_of_memory(*allocator);
   base_given_ = true;
-  allocator_.store(allocator.get(), std::memory_order_release);
+  made_allocator.store(allocator.get(), std::memory_order_release);
   if (publishes) publish_as_asked(*allocator);
   return *allocator.release();
 }
 
 bool Process::has_pages() {
-  if (const CachingAllocator* const made = allocator_.load(std::memory_order_acquire))
-    return uses_pages(made->options());
+  if (const CachingAllocator* const allocator = made()) return uses_pages(allocator->options());
   const std::lock_guard<std::mutex> lock(mutex_);
   return uses_pages(amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_));
 }
@@ -150,7 +158,7 @@ std::size_t Process::pinned_limit() {
 }
 
 void Process::set_caching_enabled(bool enabled) {
-  if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
+  if (!is_caching_off_by_environment()) process_allocator().set_caching_enabled(enabled);
 }
 
 bool Process::set_contiguous(bool contiguous) {
@@ -162,5 +170,9 @@ void Process::throw_out_of_memory(const char* message) const {
   if (const Plug::Thrower thrower = thrower_.load()) thrower(message);
   throw std::runtime_error(message);
 }
+
+CachingAllocator& make_allocator() { return Process::instance().make(); }
+
+void configure_allocator(std::string_view options) { Process::instance().configure(options); }
 
 }  // namespace cachalot

@@ -1,4 +1,4 @@
-// The one allocator of the process, behind every door of libcachalot_torch.so.
+// The one allocator of the process, behind every door of libcachalot_torch.so: its options, by source, and how it is made.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,10 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/process.h"
+#include "c_api/seam.h"
 #include "cachalot/caching_allocator.h"
 #include "pytorch/plug/plug.h"
 
@@ -21,20 +23,15 @@ class Process final : public ForkAware {
  public:
   static Process& instance();
 
-  CachingAllocator& allocator() {
-    CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
-    return made != nullptr ? *made : make();
-  }
-
   // Returns the allocator, or null while nothing has needed it.
-  CachingAllocator* made() const { return allocator_.load(std::memory_order_acquire); }
+  static CachingAllocator* made() { return made_allocator.load(std::memory_order_acquire); }
 
   // Allocates as CachingAllocator::allocate; in one handle if this thread has asked for that.
   void* allocate(std::size_t bytes, int device, Stream stream) {
     if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
-      return allocator().allocate(bytes, device, stream);
+      return process_allocator().allocate(bytes, device, stream);
     }
-    return allocator().allocate(bytes, device, stream, {.contiguous = true});
+    return process_allocator().allocate(bytes, device, stream, {.contiguous = true});
   }
   // Sets whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
   bool set_contiguous(bool contiguous);
@@ -48,6 +45,11 @@ class Process final : public ForkAware {
   void set_base(std::string_view text);
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
+  // A text of options on top of all others, for as long as the process lives. Strict as amend.
+  void configure(std::string_view text);
+
+  // Makes the allocator, as make_allocator.
+  CachingAllocator& make();
 
   // Says that others than PyTorch, whose streams end, will use the allocator: unless immortal_streams is set, a handle is then
   // not taken for the same stream permanently. Has no effect once the allocator is made.
@@ -67,16 +69,15 @@ class Process final : public ForkAware {
  private:
   // A thread that is not here may have been making it.
   void on_fork() noexcept override { new (&mutex_) std::mutex; }
-  CachingAllocator& make();
   Options amended_by_all(Options base, std::string_view amendment) const;
   void take_base(Options base);
   void keep_heap(Options& base, const CachingAllocator& made);
 
   std::mutex mutex_;  // held while the allocator is made or configured
-  std::atomic<CachingAllocator*> allocator_{nullptr};
   bool base_given_ = false;
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
+  std::vector<std::string> configured_;
   bool told_of_heap_ = false;
   bool streams_end_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
@@ -86,7 +87,5 @@ class Process final : public ForkAware {
 
 // Lets the function of cachalot_plug_on_out_of_memory, whichever is set by then (oom_hooks.cpp), know of the allocator's failures.
 void tell_of_out_of_memory(CachingAllocator& allocator);
-
-inline CachingAllocator& process_allocator() { return Process::instance().allocator(); }
 
 }  // namespace cachalot

@@ -1,6 +1,5 @@
-// Reports on the process's allocator: the answers for cachalot.memory_report, and the publishing of statistics
-// (statistics_publisher.h); by ctypes. The meaning of codes and texts: hooks.h. Thread-safe. Publishing is to be called without
-// Python's lock (GIL).
+// Reports on the process's allocator, for ctypes: the answers for cachalot.memory_report, and the page of published statistics. Texts:
+// hooks.h. Thread-safe.
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -9,8 +8,8 @@
 #include <vector>
 
 #include "base/json_writer.h"
+#include "c_api/last_error.h"
 #include "diagnostics/process_publisher.h"
-#include "pytorch/plug/guarded.h"
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/process_allocator.h"
 
@@ -52,7 +51,7 @@ PoolMemories pool_memories(CachingAllocator& allocator) {
 
 std::string pool_memory_json() {
   JsonWriter json;
-  CachingAllocator* const allocator = Process::instance().made();
+  CachingAllocator* const allocator = Process::made();
   json.list(allocator != nullptr ? pool_memories(*allocator) : PoolMemories(),
             [](JsonWriter& out, const PoolMemories::value_type& entry) {
               const auto& [device, first, second] = entry.first;
@@ -86,23 +85,9 @@ extern "C" {
 // JSON of a list with an object for each pool of each device: "device", "first" and "second" (the pool's id), "tag" (empty without
 // one), and in bytes its memory of the device: "live", "waiting" (freed, and other streams may still use it) and "cached"; and
 // "asleep", which it does not hold until restore_physical. An empty list if no memory was used: the allocator is then not made, and
-// the device not touched. Returns as cachalot_plug_json. Thread-safe.
-CACHALOT_EXPORT long cachalot_plug_pool_memory(char* text, long capacity) {
-  return guarded_text(text, capacity, pool_memory_json);
-}
+// the device not touched. Thread-safe.
+CACHALOT_EXPORT char* cachalot_plug_pool_memory_json() { return text_or_null(pool_memory_json); }
 
-// `directory` is the folder of the page, or null for the usual one.
-CACHALOT_EXPORT int cachalot_plug_publish(const char* directory, char* error, std::size_t capacity) {
-  return guarded(error, capacity,
-                 [&] { return publish_process(process_allocator(), directory == nullptr ? "" : directory), 0; });
-}
-
-CACHALOT_EXPORT int cachalot_plug_stop_publishing(char* error, std::size_t capacity) {
-  return guarded(error, capacity, [] { return stop_publishing_process(), 0; });
-}
-
-// {"path": of the page, or "" if nothing is published}, as by cachalot_plug_json.
-CACHALOT_EXPORT long cachalot_plug_published_json(char* text, long capacity) {
-  return guarded_text(text, capacity, published_json);
-}
+// {"path": of the page, or "" if nothing is published}.
+CACHALOT_EXPORT char* cachalot_plug_published_json() { return text_or_null(published_json); }
 }

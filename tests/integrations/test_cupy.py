@@ -173,7 +173,7 @@ def test_options_of_the_environment_and_of_the_call_count():
         cachalot.enable_cupy({config})
         cupy.empty(5 << 20, dtype=cupy.uint8)
         from cachalot._bindings.plug import process_plug
-        print(process_plug().json("stats", 0)["reserved_bytes.all.current"] >> 20)
+        print(process_plug().stats(0)["reserved_bytes.all.current"] >> 20)
     """
     assert run(program.format(config="")) == "20\n"  # one segment of PyTorch's rules
     assert run(program.format(config=""), CACHALOT_CONF="heap:pages") != "20\n"

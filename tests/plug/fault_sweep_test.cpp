@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/pool_hooks.h"
 #include "tests/plug/streams_of_process.h"
+#include "tests/plug/taken_text.h"
 
 namespace cachalot {
 namespace {
@@ -28,18 +28,12 @@ bool uses_pages() {
   return conf != nullptr && std::string(conf).find("heap:pages") != std::string::npos;
 }
 
-nlohmann::json stats() {
-  std::string text(1 << 16, '\0');
-  const long bytes = cachalot_plug_json("stats", 0, text.data(), static_cast<long>(text.size()));
-  EXPECT_GT(bytes, 0) << text.c_str();
-  return nlohmann::json::parse(text.c_str());
-}
-
 // A process's calls of the hooks, once, with any failures.
 class HookPlay {
  public:
   void play() {
     use_memory();
+    use_memory_in_c();
     use_pool(++next_pool_);
     use_tag();
     use_tensor_pool();
@@ -54,7 +48,7 @@ class HookPlay {
     EXPECT_TRUE(live_.empty());
     drop_leases();
     cachalot_reset();
-    const nlohmann::json now = stats();
+    const nlohmann::json now = taken(cachalot_memory_stats_json(0));
     EXPECT_EQ(now.at("allocated_bytes.all.current"), 0);
     EXPECT_EQ(now.at("reserved_bytes.all.current"), 0);
     EXPECT_EQ(cachalot_sim_used_bytes(0), 0);
@@ -83,18 +77,19 @@ class HookPlay {
       return false;
     }
   }
-  // Functions for ctypes return a code.
+  // Others return a code, or null, and say why.
   template <typename Call>
   bool succeeds(Call&& call) {
-    std::array<char, 1000> text{};
     const std::int64_t faults = cachalot_sim_faults_injected(0);
-    const long code = static_cast<long>(call(text.data(), text.size()));
-    if (code >= 0) return true;
-    EXPECT_STRNE(text.data(), "");
-    EXPECT_GT(cachalot_sim_faults_injected(0), faults) << text.data();
+    const int code = call();
+    if (code == CACHALOT_OK) return true;
+    EXPECT_STRNE(cachalot_last_error(), "");
+    EXPECT_EQ(cachalot_last_error_code(), code);
+    EXPECT_GT(cachalot_sim_faults_injected(0), faults) << cachalot_last_error();
     ++failures_;
     return false;
   }
+  static int code_of(bool succeeded) { return succeeded ? CACHALOT_OK : cachalot_last_error_code(); }
 
   void allocate(std::size_t bytes, cudaStream_t stream) {
     attempt([&] {
@@ -126,9 +121,27 @@ class HookPlay {
     for (int i = 0; i < 3; ++i) allocate(7 * kMiB, streams_[0]);
     attempt([&] { cachalot_set_memory_fraction_hook(1.0, 0); });
     attempt([&] { cachalot_reset(); });
-    succeeds([&](char* error, std::size_t capacity) { return cachalot_plug_set_contiguous(1, error, capacity); });
+    int before = 0;
+    succeeds([&] { return cachalot_plug_set_contiguous(1, &before); });
     allocate(3 * kMiB, streams_[1]);
-    succeeds([&](char* error, std::size_t capacity) { return cachalot_plug_set_contiguous(0, error, capacity); });
+    succeeds([&] { return cachalot_plug_set_contiguous(0, &before); });
+  }
+
+  // As a program in C that shares the allocator.
+  void use_memory_in_c() {
+    for (const unsigned flags : {0u, unsigned{CACHALOT_CONTIGUOUS}}) {
+      void* ptr = nullptr;
+      const bool done = succeeds(
+          [&] { return code_of((ptr = cachalot_malloc_with_flags(3 * kMiB, 0, streams_[0], flags)) != nullptr); });
+      if (!done) continue;
+      live_.push_back({ptr, 3 * kMiB, streams_[0]});
+      succeeds([&] { return cachalot_record_stream(ptr, streams_[1]); });
+    }
+    give_back();
+    void* ptr = nullptr;
+    if (succeeds([&] { return code_of((ptr = cachalot_malloc_aligned(kMiB, 4096, 0, streams_[1])) != nullptr); }))
+      live_.push_back({ptr, kMiB, streams_[1]});
+    give_back();
   }
 
   void use_pool(unsigned long long number) {
@@ -143,18 +156,11 @@ class HookPlay {
 
   void use_tag() {
     if (!uses_pages()) return;
-    const auto tag = [&](auto function) {
-      return succeeds([&](char* error, std::size_t capacity) { return function("weights", error, capacity); });
-    };
-    if (!tag(cachalot_plug_begin_tagged)) return;
+    if (!succeeds([] { return cachalot_begin_tagged("weights", -1); })) return;
     allocate(5 * kMiB, streams_[0]);
-    EXPECT_TRUE(tag(cachalot_plug_end_tagged));
-    succeeds([](char* error, std::size_t capacity) {
-      return cachalot_plug_release_physical("weights", 0, 0, 1, error, capacity);
-    });
-    const auto restore = [](char* error, std::size_t capacity) {
-      return cachalot_plug_restore_physical("weights", 0, 0, error, capacity);
-    };
+    EXPECT_TRUE(succeeds([] { return cachalot_end_tagged("weights", -1); }));
+    succeeds([] { return cachalot_release_physical("weights", 1, -1); });
+    const auto restore = [] { return cachalot_restore_physical("weights", -1); };
     // A call that failed goes on when it is called again.
     if (!succeeds(restore)) {
       EXPECT_TRUE(succeeds(restore));
@@ -179,24 +185,17 @@ class HookPlay {
     TensorPool* pool = nullptr;
     const CachalotPoolOptions options = pool_options(1);
     const CachalotTensorSpec kind = spec();
-    if (!succeeds([&](char* error, std::size_t capacity) {
-          return cachalot_plug_pool_create(&kind, &options, &pool, error, capacity);
-        })) {
+    if (!succeeds([&] { return cachalot_plug_pool_create(&kind, &options, &pool); })) {
       return;
     }
     for (const cudaStream_t stream : {streams_[0], streams_[1], streams_[0]}) {
-      take_lease([&](CachalotLease** lease, char* error, std::size_t capacity) {
-        return cachalot_plug_pool_acquire(pool, stream, -1, lease, error, capacity);
-      });
+      take_lease([&](CachalotLease** lease) { return cachalot_plug_pool_acquire(pool, stream, -1, lease); });
     }
     use_leases();
-    take_lease([&](CachalotLease** lease, char* error, std::size_t capacity) {
-      return cachalot_plug_pool_acquire(pool, streams_[2], -1, lease, error, capacity);
-    });
+    take_lease([&](CachalotLease** lease) { return cachalot_plug_pool_acquire(pool, streams_[2], -1, lease); });
     drop_leases();
     std::size_t bytes = 0;
-    succeeds(
-        [&](char* error, std::size_t capacity) { return cachalot_plug_pool_trim(pool, 0, &bytes, error, capacity); });
+    succeeds([&] { return cachalot_plug_pool_trim(pool, 0, &bytes); });
     cachalot_plug_pool_destroy(pool);
   }
 
@@ -204,37 +203,29 @@ class HookPlay {
     PoolSet* pools = nullptr;
     const CachalotPoolOptions options = pool_options(0);
     const CachalotTensorSpec kind = spec();
-    if (!succeeds([&](char* error, std::size_t capacity) {
-          return cachalot_plug_pool_set_create(8 * kMiB, &options, &pools, error, capacity);
-        })) {
+    if (!succeeds([&] { return cachalot_plug_pool_set_create(8 * kMiB, &options, &pools); })) {
       return;
     }
     for (int i = 0; i < 2; ++i) {
-      take_lease([&](CachalotLease** lease, char* error, std::size_t capacity) {
-        return cachalot_plug_pool_set_acquire(pools, &kind, streams_[1], i, lease, error, capacity);
-      });
+      take_lease(
+          [&](CachalotLease** lease) { return cachalot_plug_pool_set_acquire(pools, &kind, streams_[1], i, lease); });
     }
     drop_leases();
     std::size_t bytes = 0;
-    succeeds(
-        [&](char* error, std::size_t capacity) { return cachalot_plug_pool_set_trim(pools, &bytes, error, capacity); });
+    succeeds([&] { return cachalot_plug_pool_set_trim(pools, &bytes); });
     cachalot_plug_pool_set_destroy(pools);
   }
 
   template <typename Acquire>
   void take_lease(Acquire&& acquire) {
     CachalotLease* lease = nullptr;
-    const bool done = succeeds([&](char* error, std::size_t capacity) { return acquire(&lease, error, capacity); });
+    const bool done = succeeds([&] { return acquire(&lease); });
     if (done && lease != nullptr) leases_.push_back(lease);
   }
   void use_leases() {
     for (CachalotLease* lease : leases_) {
-      succeeds([&](char* error, std::size_t capacity) {
-        return cachalot_plug_lease_share(lease, streams_[2], error, capacity);
-      });
-      succeeds([&](char* error, std::size_t capacity) {
-        return cachalot_plug_lease_record(lease, streams_[1], error, capacity);
-      });
+      succeeds([&] { return cachalot_plug_lease_share(lease, streams_[2]); });
+      succeeds([&] { return cachalot_plug_lease_record(lease, streams_[1]); });
     }
   }
   void drop_leases() {
@@ -243,15 +234,17 @@ class HookPlay {
   }
 
   void ask() {
-    std::string text(1 << 20, '\0');
-    for (const char* what : {"stats", "fragmentation", "snapshot"}) {
-      const std::int64_t faults = cachalot_sim_faults_injected(0);
-      const long bytes = cachalot_plug_json(what, 0, text.data(), static_cast<long>(text.size()));
-      const bool is_excused = bytes >= 0 || cachalot_sim_faults_injected(0) > faults;
-      EXPECT_TRUE(is_excused) << what << ": " << text.c_str();
-    }
-    succeeds([](char* error, std::size_t capacity) { return cachalot_plug_empty_cache(-1, error, capacity); });
-    succeeds([](char* error, std::size_t capacity) { return cachalot_plug_reset_peak(0, error, capacity); });
+    const auto is_told = [](char* text) {
+      const int code = code_of(text != nullptr);
+      cachalot_string_free(text);
+      return code;
+    };
+    succeeds([&] { return is_told(cachalot_memory_stats_json(0)); });
+    succeeds([&] { return is_told(cachalot_snapshot_json()); });
+    cachalot_fragmentation_t figures;
+    succeeds([&] { return cachalot_fragmentation(0, &figures); });
+    succeeds([] { return cachalot_empty_cache(-1); });
+    succeeds([] { return cachalot_reset_peak_memory_stats(0); });
   }
 
   static constexpr std::array<std::int64_t, 2> kShape = {256, 1024};

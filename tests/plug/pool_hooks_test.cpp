@@ -4,12 +4,12 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "pytorch/plug/hooks.h"
 #include "pytorch/plug/pool_hooks.h"
 #include "tests/plug/streams_of_process.h"
+#include "tests/plug/taken_text.h"
 
 namespace cachalot {
 namespace {
@@ -34,30 +34,23 @@ class PoolHooks : public testing::Test {
                                          .high_water = -1,
                                          .alignment = 512,
                                          .stream = streams[0]};
-    ASSERT_EQ(cachalot_plug_pool_create(&spec, &options, &pool_, error.data(), error.size()), 0) << error.data();
+    ASSERT_EQ(cachalot_plug_pool_create(&spec, &options, &pool_), CACHALOT_OK) << cachalot_last_error();
   }
-  int acquire(Stream stream, CachalotLease*& lease) {
-    return cachalot_plug_pool_acquire(pool_, stream, -1, &lease, error.data(), error.size());
-  }
-  std::uint64_t stream_waits() {
-    std::string text(1 << 12, '\0');
-    EXPECT_GT(cachalot_plug_pool_json(pool_, text.data(), static_cast<long>(text.size())), 0);
-    return nlohmann::json::parse(text.c_str()).at("stream_waits");
-  }
+  int acquire(Stream stream, CachalotLease*& lease) { return cachalot_plug_pool_acquire(pool_, stream, -1, &lease); }
+  std::uint64_t stream_waits() { return taken(cachalot_plug_pool_json(pool_)).at("stream_waits"); }
   // PyTorch knows the tensor by its address alone. How many streams the next user waits for.
   std::uint64_t waits_after_a_recorded_use() {
     CachalotLease* lease = nullptr;
-    EXPECT_EQ(acquire(streams[0], lease), 0) << error.data();
+    EXPECT_EQ(acquire(streams[0], lease), CACHALOT_OK) << cachalot_last_error();
     cachalot_record_stream_hook((*lease)->data(), streams[1]);
     cachalot_plug_lease_drop(lease);
     const std::uint64_t before = stream_waits();
-    EXPECT_EQ(acquire(streams[0], lease), 0) << error.data();
+    EXPECT_EQ(acquire(streams[0], lease), CACHALOT_OK) << cachalot_last_error();
     cachalot_plug_lease_drop(lease);
     return stream_waits() - before;
   }
 
   const std::array<cudaStream_t, 3> streams = streams_of_process();
-  std::array<char, 1000> error{};
 
  private:
   TensorPool* pool_ = nullptr;
@@ -78,9 +71,9 @@ TEST_F(PoolHooks, APoolHasNoMoreThanItsMostSlots) {
   make_pool(1);
   CachalotLease* lease = nullptr;
   CachalotLease* none = nullptr;
-  ASSERT_EQ(acquire(streams[0], lease), 0) << error.data();
-  EXPECT_LT(acquire(streams[0], none), 0);
-  EXPECT_NE(std::string(error.data()).find("max_slots 1"), std::string::npos) << error.data();
+  ASSERT_EQ(acquire(streams[0], lease), CACHALOT_OK) << cachalot_last_error();
+  EXPECT_NE(acquire(streams[0], none), CACHALOT_OK);
+  EXPECT_NE(std::string(cachalot_last_error()).find("max_slots 1"), std::string::npos) << cachalot_last_error();
   cachalot_plug_lease_drop(lease);
 }
 

@@ -1,7 +1,7 @@
 # build/<preset>/tests/test_plug: the plug-in's hooks without PyTorch, on both heaps, with the simulator preloaded.
 
 function(cachalot_plug_tests)
-  cachalot_files(plug_tests tests/plug fault_sweep_test.cpp pool_hooks_test.cpp)
+  cachalot_files(plug_tests tests/plug c_functions_test.cpp fault_sweep_test.cpp pool_hooks_test.cpp)
   if(NOT CACHALOT_HAS_CUDART OR NOT TARGET cachalot_torch)
     return()
   endif()
@@ -10,7 +10,7 @@ function(cachalot_plug_tests)
   target_compile_definitions(test_plug PRIVATE CACHALOT_WITHOUT_LIBRARY)  # what it links has no C++ API
   target_include_directories(test_plug PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/simulator/include ${PROJECT_SOURCE_DIR}/allocator/include
-    ${PROJECT_SOURCE_DIR}/pool/include ${PROJECT_SOURCE_DIR}/allocator)
+    ${PROJECT_SOURCE_DIR}/pool/include ${PROJECT_SOURCE_DIR}/c_api/include ${PROJECT_SOURCE_DIR}/allocator)
   target_link_libraries(test_plug PRIVATE
     cachalot_torch CUDA::cudart cachalot_flags GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json)
   target_link_libraries(test_plug PRIVATE cachalot_simulator)  # behind the runtime, so that CUDA's functions are bound to that

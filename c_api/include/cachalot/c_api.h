@@ -1,5 +1,6 @@
 /** @file
- * The C interface of cachalot, a caching allocator of GPU memory: library libcachalot.so.
+ * The C interface of cachalot, a caching allocator of GPU memory: libraries libcachalot.so and, in a
+ * process of PyTorch, libcachalot_torch.so.
  *
  *     void* p = cachalot_malloc(1 << 20, 0, stream);
  *     if (p == NULL) fputs(cachalot_last_error(), stderr);
@@ -39,7 +40,16 @@
  * every call in the child fails with CACHALOT_E_INVALID_ARGUMENT, except that cachalot_free
  * does nothing.
  *
- * Units: all sizes are in bytes. */
+ * Units: all sizes are in bytes.
+ *
+ * libcachalot_torch.so, the plug-in for PyTorch, exports the same functions over the allocator that
+ * serves PyTorch. They differ from the above in this:
+ * - cachalot_malloc and cachalot_free keep PyTorch's contract, which their descriptions give. C
+ *   programs call cachalot_malloc_with_flags(size, device, stream, 0) instead of the former.
+ * - The options are PyTorch's (PYTORCH_CUDA_ALLOC_CONF), then CACHALOT_CONF and those of Python's
+ *   cachalot.enable(), then those of cachalot_configure.
+ * - The devices are the machine's GPUs: CACHALOT_SIMULATE and CACHALOT_SIM have no effect, and a
+ *   machine without a GPU fails every call that needs the allocator. */
 #ifndef CACHALOT_C_API_H_
 #define CACHALOT_C_API_H_
 
@@ -48,7 +58,7 @@
 
 #include "cachalot/version.h"
 
-/** Marks the functions that libcachalot.so exports. */
+/** Marks the functions that the libraries export. */
 #if defined(__GNUC__)
 #define CACHALOT_API __attribute__((visibility("default")))
 #else
@@ -92,7 +102,9 @@ CACHALOT_API const char* cachalot_version(void);
  * Returns NULL with an error if the device does not have enough memory.
  * Returns NULL with an error if `size` is 1 EiB or more, as a negative number turned size_t is.
  * Returns NULL with an error if there is no such device.
- * A call that succeeds, for 0 bytes included, empties cachalot_last_error(). */
+ * A call that succeeds, for 0 bytes included, empties cachalot_last_error().
+ * In libcachalot_torch.so it throws a C++ exception instead of an error, since PyTorch would take
+ * NULL for a tensor's address, and leaves cachalot_last_error() as it is. */
 CACHALOT_API void* cachalot_malloc(size_t size, int device, cudaStream_t stream);
 
 /** Flags of cachalot_malloc_with_flags. */
@@ -120,7 +132,10 @@ CACHALOT_API void* cachalot_malloc_aligned(size_t size, size_t alignment, int de
  * It is an error if `ptr` is not the start of a live allocation, as after a first free.
  * It is an error if `size` or `device` is not the allocation's.
  * On error nothing is freed, and cachalot_last_error() is the message.
- * A call that succeeds empties cachalot_last_error(). */
+ * A call that succeeds empties cachalot_last_error().
+ * In libcachalot_torch.so it takes the same values and refuses the same calls, nothing is freed
+ * either, but it throws a C++ exception, which ends a program in C with its message on stderr, and
+ * leaves cachalot_last_error() as it is. */
 CACHALOT_API void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream);
 
 /** Gives cached memory without a live allocation back to the device (-1: all devices).
@@ -301,11 +316,14 @@ CACHALOT_API char* cachalot_check_guard_json(void);
 CACHALOT_API void cachalot_string_free(char* string);
 
 /** Returns the message of the calling thread's last call that failed, or "".
- * A cachalot_malloc or cachalot_free that succeeds empties it, since their results alone do not
- * tell.
+ * A cachalot_malloc, cachalot_free or cachalot_trim that succeeds empties it, since their results
+ * alone do not tell.
  * Other calls that succeed leave it.
  * Never returns NULL. The text is valid until the thread's next call of cachalot. */
 CACHALOT_API const char* cachalot_last_error(void);
+/** Returns the code of the call that cachalot_last_error() tells of, one of CACHALOT_E_*;
+ * CACHALOT_OK while that is "". For functions whose result is no code. */
+CACHALOT_API int cachalot_last_error_code(void);
 
 /** @name ONNX Runtime
  * The three functions below are what its CUDA execution provider takes as the options
@@ -334,8 +352,8 @@ CACHALOT_API void cachalot_onnxruntime_empty_cache(void);
  * Later the options may be set that PyTorch can change at run time: not `heap`,
  * `guard` nor `debug`.
  * As in PyTorch, max_split_size_mb, max_non_split_rounding_mb, roundup_power2_divisions and
- * garbage_collection_threshold go back to their defaults if `options` does not name them. The
- * other options stay.
+ * garbage_collection_threshold go back to their defaults if `options` does not name them; in
+ * libcachalot_torch.so they stay, since PyTorch sets them. The other options stay.
  * A mistake in `options` is an error, and then no option is applied.
  * `options` must not be NULL. */
 CACHALOT_API int cachalot_configure(const char* options);
@@ -392,7 +410,8 @@ CACHALOT_API int cachalot_limit_figures(int device, cachalot_limits_t* out);
  * heap:managed, segments by cudaFree, which itself waits for the work that is queued on the device;
  * with heap:async, segments behind the work of their streams.
  * Does nothing while a stream of the device captures a graph.
- * Returns the bytes given back. Returns 0 on error. */
+ * Returns the bytes given back. Returns 0 on error.
+ * A call that succeeds empties cachalot_last_error(). */
 CACHALOT_API size_t cachalot_trim(size_t keep, int device);
 
 /** Takes memory from `device` beforehand, until `size` bytes are cached that no stream has used.

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import json
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +16,72 @@ LIBRARY = NATIVE / "libcachalot_torch.so"
 
 ALL_DEVICES = -1
 
-_ERROR_BYTES = 4096
-_OUT_OF_MEMORY = -2
-_BAD_INPUT = -3
-_FIRST_JSON_BYTES = 1 << 16
+# The codes of c_api.h that have an exception of their own.
+_INVALID_ARGUMENT = 1
+_OUT_OF_MEMORY = 2
+_BAD_ENVIRONMENT = 4
 
-# Functions of the library: the type of the result, then of the arguments up to `char* error, size_t capacity`.
+_HISTOGRAM_ENTRIES = 32
+
+
+class _Fragmentation(ctypes.Structure):
+    """cachalot_fragmentation_t."""
+
+    _fields_ = (
+        ("requested_bytes", ctypes.c_size_t),
+        ("allocated_bytes", ctypes.c_size_t),
+        ("reserved_bytes", ctypes.c_size_t),
+        ("free_bytes", ctypes.c_size_t),
+        ("largest_free_bytes", ctypes.c_size_t),
+        ("free_blocks", ctypes.c_size_t),
+        ("peak_requested_bytes", ctypes.c_size_t),
+        ("peak_reserved_bytes", ctypes.c_size_t),
+        ("internal", ctypes.c_double),
+        ("external", ctypes.c_double),
+        ("reserved_ratio", ctypes.c_double),
+        ("peak_ratio", ctypes.c_double),
+        ("free_block_histogram", ctypes.c_uint64 * _HISTOGRAM_ENTRIES),
+    )
+
+
+# Functions of the library, whose names begin with cachalot_, and the types of their arguments. They return a code of c_api.h;
+# those with names that end in _json, a text.
 Functions = dict[str, tuple[Any, ...]]
 _FUNCTIONS: Functions = {
-    "configure": (ctypes.c_int, ctypes.c_char_p),
-    "settings": (ctypes.c_int, ctypes.c_char_p),
-    "set_contiguous": (ctypes.c_int, ctypes.c_int),  # of this thread's allocations from now on; returns whether they were so far
-    "empty_cache": (ctypes.c_int, ctypes.c_int),
-    "reset_peak": (ctypes.c_int, ctypes.c_int),
-    "reset_accumulated": (ctypes.c_int, ctypes.c_int),
-    "begin_tagged": (ctypes.c_int, ctypes.c_char_p),
-    "end_tagged": (ctypes.c_int, ctypes.c_char_p),
-    "release_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
-    "restore_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong),
-    "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
-    "check_memory": (ctypes.c_int,),
-    "memory_fraction": (ctypes.c_double, ctypes.c_int),
-    "hide_launcher": (ctypes.c_int, ctypes.c_char_p),
+    # Of c_api.h:
+    "empty_cache": (ctypes.c_int,),
+    "reset_peak_memory_stats": (ctypes.c_int,),
+    "reset_accumulated_memory_stats": (ctypes.c_int,),
+    "begin_tagged": (ctypes.c_char_p, ctypes.c_int),
+    "end_tagged": (ctypes.c_char_p, ctypes.c_int),
+    "release_physical": (ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+    "restore_physical": (ctypes.c_char_p, ctypes.c_int),
+    "tags_json": (),
+    "fragmentation": (ctypes.c_int, ctypes.POINTER(_Fragmentation)),
+    "memory_stats_json": (ctypes.c_int,),
+    "snapshot_json": (),
+    "check_guard_json": (),
+    "set_limit": (ctypes.c_char_p, ctypes.c_int),
+    "set_soft_limit": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+    "reserve": (ctypes.c_size_t, ctypes.c_int),
+    "publish": (ctypes.c_char_p,),
+    "stop_publishing": (),
+    # Of hooks.h, and of the files beside it what concerns limits and reports:
+    "plug_give_options": (ctypes.c_char_p,),
+    "plug_settings": (ctypes.c_char_p,),
+    "plug_set_contiguous": (ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
+    "plug_release_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
+    "plug_restore_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong),
+    "plug_record_history": (ctypes.c_int, ctypes.c_long),
+    "plug_memory_fraction": (ctypes.c_int, ctypes.POINTER(ctypes.c_double)),
+    "plug_hide_launcher": (ctypes.c_char_p,),
+    "plug_bytes": (ctypes.c_char_p, ctypes.POINTER(ctypes.c_size_t)),
+    "plug_limits_json": (ctypes.c_int,),
+    "plug_segments_json": (),
+    "plug_pool_memory_json": (),
+    "plug_published_json": (),
+    "plug_library": (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)),
+    "plug_library_usage_json": (),
 }
 
 # The dynamic linker's messages on a library that it cannot load, and their cures.
@@ -71,19 +114,22 @@ class Plug:
         except OSError as error:
             raise EnableError(f"{path} cannot be loaded: {error}{_cure(str(error))}") from None
         self.path = path
-        self._of_thread = threading.local()
         self._functions: dict[str, Any] = {}
         self.declare(_FUNCTIONS)
-        self._json = self.function("json", ctypes.c_long, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_long)
+        self._trim = self.function("trim", ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+        self._last_error = self.function("last_error", ctypes.c_char_p)
+        self._last_error_code = self.function("last_error_code", ctypes.c_int)
+        self._free_text = self.function("string_free", None, ctypes.c_void_p)
 
     def declare(self, functions: Functions) -> None:
-        """Makes functions known to `call`."""
-        for name, (result, *arguments) in functions.items():
-            self._functions[name] = self.function(name, result, *arguments, ctypes.c_char_p, ctypes.c_size_t)
+        """Makes functions known to `call` and `json`."""
+        for name, arguments in functions.items():
+            result = ctypes.c_void_p if name.endswith("_json") else ctypes.c_int
+            self._functions[name] = self.function(name, result, *arguments)
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
-        """cachalot_plug_`name` of the library, to be called as it is."""
-        function = self._symbol(f"cachalot_plug_{name}")
+        """cachalot_`name` of the library, to be called as it is."""
+        function = self._symbol(f"cachalot_{name}")
         function.restype = result
         function.argtypes = arguments
         return function
@@ -93,35 +139,40 @@ class Plug:
 
         All or none: ValueError names key, value and rule.
         """
-        self.call("configure", options.encode(), error_type=ValueError)
+        self.call("plug_give_options", options.encode(), error_type=ValueError)
 
     def settings(self, text: str) -> None:
         """Takes PyTorch's settings over, in place of earlier ones; ValueError names key, value and rule."""
-        self.call("settings", text.encode(), error_type=ValueError)
+        self.call("plug_settings", text.encode(), error_type=ValueError)
 
-    def json(self, what: str, device: int = ALL_DEVICES) -> Any:
-        """Returns "stats" or "fragmentation" of a device, or the "snapshot", "regions" or "guard_reports" of all, parsed."""
-        return self.parsed(self._json, what.encode(), device)
+    def json(self, name: str, *arguments: Any) -> Any:
+        """Returns the JSON that a function returns as a text, parsed. RuntimeError if it fails."""
+        text = self._functions[name](*arguments)
+        if text is None:
+            raise RuntimeError(self.last_failure()[1])
+        try:
+            return json.loads(ctypes.string_at(text))
+        finally:
+            self._free_text(text)
 
-    def parsed(self, function: Any, *arguments: Any) -> Any:
-        """The JSON that a function of the library writes into a buffer."""
-        capacity = _FIRST_JSON_BYTES
-        while True:
-            text = ctypes.create_string_buffer(capacity)
-            length = function(*arguments, text, capacity)
-            if length < 0:
-                raise RuntimeError(_text(text))
-            if length < capacity:
-                return json.loads(text.value)
-            capacity = 2 * length  # a snapshot may grow between two calls
+    def stats(self, device: int) -> dict[str, int]:
+        """The statistics of a device, with the keys of torch.cuda.memory_stats."""
+        stats: dict[str, int] = self.json("memory_stats_json", device)
+        return stats
+
+    def fragmentation(self, device: int) -> dict[str, Any]:
+        """cachalot_fragmentation_t's members, of a device."""
+        figures = _Fragmentation()
+        self.call("fragmentation", device, ctypes.byref(figures))
+        return {name: getattr(figures, name) for name, _ in figures._fields_}
 
     def reset_peak(self, device: int = ALL_DEVICES) -> None:
         """Every peak starts again from the current value."""
-        self.call("reset_peak", device)
+        self.call("reset_peak_memory_stats", device)
 
     def reset_accumulated(self, device: int = ALL_DEVICES) -> None:
         """Every sum starts again from 0."""
-        self.call("reset_accumulated", device)
+        self.call("reset_accumulated_memory_stats", device)
 
     def empty_cache(self, device: int = ALL_DEVICES) -> None:
         """Gives unused memory back to the device."""
@@ -129,7 +180,22 @@ class Plug:
 
     def memory_fraction(self, device: int) -> float:
         """The share of the device's memory that may be held, in [0, 1]."""
-        return float(self.call("memory_fraction", device))
+        fraction = ctypes.c_double()
+        self.call("plug_memory_fraction", device, fraction)
+        return fraction.value
+
+    def bytes_of(self, size: bytes) -> int:
+        """The bytes of a size as the library reads it, such as 2GiB; ValueError for another text."""
+        count = ctypes.c_size_t()
+        self.call("plug_bytes", size, count, bad_input=ValueError)
+        return count.value
+
+    def trim(self, keep: int, device: int) -> int:
+        """Gives cached memory back while at least `keep` bytes stay held; returns the bytes given back."""
+        count = int(self._trim(keep, device))
+        if count == 0:
+            self._raise_if_failed(self._last_error_code(), RuntimeError, ValueError)
+        return count
 
     def address(self, name: str) -> int:
         """The address of an exported function, for PyTorch to call."""
@@ -143,24 +209,24 @@ class Plug:
         *arguments: Any,
         error_type: type[Exception] = RuntimeError,
         bad_input: type[Exception] | None = None,
-    ) -> Any:
-        """Returns the function's result; raises an exception if that is negative.
+    ) -> None:
+        """Calls a function that returns a code; raises an exception for a failure.
 
         That memory ran out is torch.OutOfMemoryError, the caller's mistake is `bad_input`, else as `error_type`.
         """
-        error = self._error_buffer()
-        result = self._functions[name](*arguments, error, _ERROR_BYTES)
-        if result == _OUT_OF_MEMORY:
-            raise _out_of_memory_error()(_text(error))
-        if result < 0:
-            raise (bad_input if bad_input and result == _BAD_INPUT else error_type)(_text(error))
-        return result
+        self._raise_if_failed(self._functions[name](*arguments), error_type, bad_input)
 
-    def _error_buffer(self) -> ctypes.Array[ctypes.c_char]:
-        buffer: ctypes.Array[ctypes.c_char] | None = getattr(self._of_thread, "error", None)
-        if buffer is None:
-            buffer = self._of_thread.error = ctypes.create_string_buffer(_ERROR_BYTES)
-        return buffer
+    def last_failure(self) -> tuple[int, str]:
+        """The code and the message of the calling thread's last call that failed."""
+        return self._last_error_code(), self._last_error().decode(errors="replace")
+
+    def _raise_if_failed(self, code: int, error_type: type[Exception], bad_input: type[Exception] | None) -> None:
+        if code == 0:
+            return
+        _, text = self.last_failure()
+        if is_out_of_memory(code):
+            raise _out_of_memory_error()(text)
+        raise (bad_input if bad_input and is_bad_input(code) else error_type)(text)
 
     def _symbol(self, name: str) -> Any:
         try:
@@ -187,6 +253,16 @@ def process_plug() -> Plug:
     return Plug()
 
 
+def is_out_of_memory(code: int) -> bool:
+    """Returns whether the code of a failure says that memory ran out."""
+    return code == _OUT_OF_MEMORY
+
+
+def is_bad_input(code: int) -> bool:
+    """Returns whether the code of a failure says that an argument or the environment is invalid."""
+    return code in (_INVALID_ARGUMENT, _BAD_ENVIRONMENT)
+
+
 def _cure(error: str) -> str:
     for pattern, cure in _CURES:
         found = re.search(pattern, error)
@@ -199,7 +275,3 @@ def _out_of_memory_error() -> type[Exception]:
     import torch
 
     return torch.OutOfMemoryError
-
-
-def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:
-    return buffer.value.decode(errors="replace")

@@ -70,7 +70,7 @@ def check_memory() -> list[MemoryReport]:
 
     plug = require_enabled().plug
     torch.cuda.init()
-    found: list[dict[str, Any]] = plug.json("guard_reports") if plug.call("check_memory") > 0 else []
+    found: list[dict[str, Any]] = plug.json("check_guard_json")
     return [_memory_report(report) for report in found]
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from .._bindings.plug import Plug, process_plug
+from .._bindings.plug import Plug, is_bad_input, is_out_of_memory, process_plug
 from . import options
-
-_MESSAGE_BYTES = 4096
-_OUT_OF_MEMORY = -2
-_BAD_INPUT = -3
 
 
 class LibraryUsage(NamedTuple):
@@ -37,12 +32,7 @@ def library_usage() -> tuple[LibraryUsage, ...]:
     The live_bytes of a device add up to torch.cuda.memory_allocated. Of "torch", the peak is that of all libraries together,
     and torch.cuda.reset_peak_memory_stats and reset_accumulated_memory_stats apply to it. May be called from any thread.
     """
-    return tuple(LibraryUsage(**usage) for usage in process_plug().parsed(_usage_function()))
-
-
-@functools.cache
-def _usage_function() -> Any:
-    return process_plug().function("library_usage", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
+    return tuple(LibraryUsage(**usage) for usage in process_plug().json("plug_library_usage_json"))
 
 
 class LibraryHeap:
@@ -67,16 +57,11 @@ class LibraryHeap:
         plug = process_plug()
         options.give(plug, config)
         account = ctypes.c_void_p()
-        error = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        open_account = plug.function(
-            "library", ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_char_p, ctypes.c_size_t
-        )
-        if open_account(library.encode(), ctypes.byref(account), error, _MESSAGE_BYTES) < 0:
-            raise ValueError(error.value.decode())
+        plug.call("plug_library", library.encode(), account, error_type=ValueError)
         self.library = library
         self.account = account.value or 0  # the LibraryMemory*, for C callbacks
         self._out_of_memory = out_of_memory
-        # The methods below, which return 0 and a code below 0 instead of raising: for callers that call raise_last_error then.
+        # The methods below, which return 0 and a code instead of raising: for callers that call raise_last_error then.
         self.malloc, self.free_quickly, self.free_after_quickly = _methods(plug, self.account)
 
     def allocate(self, size: int, device: int, stream: int = 0) -> int:
@@ -99,14 +84,14 @@ class LibraryHeap:
             ValueError: the address is not a live allocation.
             LibraryError: CUDA failed.
         """
-        if self.free_quickly(address) < 0:
+        if self.free_quickly(address) != 0:
             self.raise_last_error()
 
     def free_after(self, address: int, stream: int) -> None:
         """Frees what allocate returned, and which work on `stream` may use, too: the memory is reused after that work.
         Raises as `free`.
         """
-        if self.free_after_quickly(address, stream) < 0:
+        if self.free_after_quickly(address, stream) != 0:
             self.raise_last_error()
 
     def raise_last_error(self, out_of_memory: Callable[[str], Exception] | None = None) -> NoReturn:
@@ -116,15 +101,10 @@ class LibraryHeap:
 
 def raise_last_error(out_of_memory: Callable[[str], Exception]) -> NoReturn:
     """Raises the calling thread's last failure in the exported functions; `out_of_memory` if memory ran out."""
-    last_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)(
-        process_plug().address("cachalot_library_last_error")
-    )
-    text = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    code = last_error(text, _MESSAGE_BYTES)
-    message = text.value.decode(errors="replace")
-    if code == _OUT_OF_MEMORY:
+    code, message = process_plug().last_failure()
+    if is_out_of_memory(code):
         raise out_of_memory(message)
-    raise ValueError(message) if code == _BAD_INPUT else LibraryError(message)
+    raise ValueError(message) if is_bad_input(code) else LibraryError(message)
 
 
 class _Method(ctypes.Structure):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from .enabled import index_of, require_enabled
 
 if TYPE_CHECKING:
-    from .._bindings.plug import Functions, Plug
     from .enabled import Device
 
 
@@ -37,17 +36,15 @@ class SoftLimit:
     soft_limit_bytes: int
 
 
-_OnSoft = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
-_FUNCTIONS: Functions = {
-    "set_limit": (ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
-    "set_soft_limit": (ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int),
-    "trim": (ctypes.c_long, ctypes.c_char_p, ctypes.c_int),
-    "reserve": (ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
-}
+class _SoftLimitReport(ctypes.Structure):
+    """cachalot_soft_limit_t."""
+
+    _fields_ = (("device", ctypes.c_int), ("held_bytes", ctypes.c_size_t), ("soft_limit_bytes", ctypes.c_size_t))
+
+
+_OnSoft = ctypes.CFUNCTYPE(None, ctypes.POINTER(_SoftLimitReport))
 
 _lock = threading.Lock()
-_plug: Plug | None = None  # it knows the functions
-_limits_json: Any = None
 _callbacks: dict[int, Callable[[SoftLimit], object]] = {}
 
 
@@ -67,7 +64,7 @@ def set_limit(limit: str | int | None, device: Device = None) -> None:
         ValueError: `limit` has another form. The limit stays as it was.
         EnableError: cachalot is not enabled.
     """
-    _call("set_limit", _text(limit), index_of(device))
+    require_enabled().plug.call("set_limit", _text(limit), index_of(device), bad_input=ValueError)
 
 
 def set_soft_limit(
@@ -92,12 +89,14 @@ def set_soft_limit(
     """
     if on_soft is not None and not callable(on_soft):
         raise TypeError(f"on_soft is {on_soft!r}; it must be callable with one argument, a cachalot.SoftLimit")
+    plug = require_enabled().plug
     index = index_of(device)
     with _lock:
         before = _callbacks.get(index)
         _keep_callback(index, on_soft)
         try:
-            _call("set_soft_limit", _text(limit), _ON_SOFT if on_soft else None, index)
+            callback = plug.address("cachalot_plug_on_soft_limit") if on_soft else None
+            plug.call("set_soft_limit", _text(limit), callback, _ON_SOFT_ADDRESS, index, bad_input=ValueError)
         except BaseException:
             _keep_callback(index, before)
             raise
@@ -109,8 +108,7 @@ def limits(device: Device = None) -> Limits:
     Raises:
         EnableError: cachalot is not enabled.
     """
-    plug = _known_plug()
-    return Limits(**plug.parsed(_limits_json, index_of(device)))
+    return Limits(**require_enabled().plug.json("plug_limits_json", index_of(device)))
 
 
 def trim(keep: str | int = 0, device: Device = None) -> int:
@@ -132,7 +130,9 @@ def trim(keep: str | int = 0, device: Device = None) -> int:
         ValueError: `keep` is not a size.
         EnableError: cachalot is not enabled.
     """
-    return int(_call("trim", _text(keep), index_of(device)))
+    plug = require_enabled().plug
+    index = index_of(device)
+    return plug.trim(plug.bytes_of(_text(keep)), index)
 
 
 def reserve(size: str | int, device: Device = None) -> None:
@@ -154,22 +154,9 @@ def reserve(size: str | int, device: Device = None) -> None:
         ValueError: `size` is not a size, or a graph is being captured.
         EnableError: cachalot is not enabled.
     """
-    _call("reserve", _text(size), index_of(device))
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    return _known_plug().call(name, *arguments, bad_input=ValueError)
-
-
-def _known_plug() -> Plug:
-    """Returns the plug, which knows the functions from its first use on."""
-    global _plug, _limits_json
     plug = require_enabled().plug
-    if plug is not _plug:
-        plug.declare(_FUNCTIONS)
-        _limits_json = plug.function("limits_json", ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_long)
-        _plug = plug
-    return plug
+    index = index_of(device)
+    plug.call("reserve", plug.bytes_of(_text(size)), index, bad_input=ValueError)
 
 
 def _text(size: str | int | None) -> bytes:
@@ -183,10 +170,12 @@ def _keep_callback(index: int, on_soft: Callable[[SoftLimit], object] | None) ->
         _callbacks[index] = on_soft
 
 
-def _on_soft(device: int, held_bytes: int, soft_limit_bytes: int) -> None:
-    callback = _callbacks.get(device)
+def _on_soft(pointer: Any) -> None:
+    report = pointer.contents
+    callback = _callbacks.get(report.device)
     if callback is not None:  # it may have been taken away since the limit was crossed
-        callback(SoftLimit(device, held_bytes, soft_limit_bytes))
+        callback(SoftLimit(report.device, report.held_bytes, report.soft_limit_bytes))
 
 
 _ON_SOFT = _OnSoft(_on_soft)  # one for all devices, never freed: a thread may be in it
+_ON_SOFT_ADDRESS = ctypes.cast(_ON_SOFT, ctypes.c_void_p)

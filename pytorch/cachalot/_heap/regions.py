@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
+from .._bindings.plug import ALL_DEVICES
 from .enabled import require_enabled
 
 if TYPE_CHECKING:
@@ -42,11 +44,11 @@ def region(tag: str) -> Generator[None, None, None]:
 
     plug = require_enabled().plug
     torch.cuda.init()
-    plug.call("begin_tagged", tag.encode())
+    plug.call("begin_tagged", tag.encode(), ALL_DEVICES)
     try:
         yield
     finally:
-        plug.call("end_tagged", tag.encode())
+        plug.call("end_tagged", tag.encode(), ALL_DEVICES)
 
 
 def regions() -> tuple[Region, ...]:
@@ -60,7 +62,7 @@ def regions() -> tuple[Region, ...]:
     if not torch.cuda.is_initialized():
         return ()
     names = [field.name for field in dataclasses.fields(Region)]
-    return tuple(Region(**{name: region[name] for name in names}) for region in plug.json("regions"))
+    return tuple(Region(**{name: region[name] for name in names}) for region in plug.json("tags_json"))
 
 
 def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:
@@ -81,7 +83,10 @@ def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> 
     """
     plug = require_enabled().plug
     for sleeper in _sleepers(of):
-        plug.call("release_physical", *sleeper, int(save))
+        if isinstance(sleeper, bytes):
+            plug.call("release_physical", sleeper, int(save), ALL_DEVICES)
+        else:
+            plug.call("plug_release_pool_physical", *sleeper, int(save))
 
 
 def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
@@ -98,7 +103,10 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
     """
     plug = require_enabled().plug
     for sleeper in _sleepers(of):
-        plug.call("restore_physical", *sleeper)
+        if isinstance(sleeper, bytes):
+            plug.call("restore_physical", sleeper, ALL_DEVICES)
+        else:
+            plug.call("plug_restore_pool_physical", *sleeper)
 
 
 @contextlib.contextmanager
@@ -112,23 +120,24 @@ def contiguous() -> Generator[None, None, None]:
         EnableError: cachalot is not enabled.
     """
     plug = require_enabled().plug
-    before = plug.call("set_contiguous", 1)
+    before = ctypes.c_int()
+    plug.call("plug_set_contiguous", 1, before)
     try:
         yield
     finally:
-        plug.call("set_contiguous", before)
+        plug.call("plug_set_contiguous", before, ctypes.c_int())
 
 
-def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, int]]:
-    """Returns the sleepers as the library takes them: a tag, or none and a pool's id."""
+def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[bytes | tuple[int, int]]:
+    """Returns the sleepers as the library takes them: a tag, or a pool's id."""
     if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
         return [_sleeper(of)]
     return [_sleeper(each) for each in of]
 
 
-def _sleeper(of: object) -> tuple[bytes | None, int, int]:
+def _sleeper(of: object) -> bytes | tuple[int, int]:
     if isinstance(of, str):
-        return of.encode(), 0, 0
+        return of.encode()
     pool: Any = of
     try:
         first, second = pool.id
@@ -136,4 +145,4 @@ def _sleeper(of: object) -> tuple[bytes | None, int, int]:
         raise TypeError(
             f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"
         ) from None
-    return None, first, second
+    return first, second

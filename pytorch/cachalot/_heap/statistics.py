@@ -4,7 +4,6 @@ publish() and stop_publishing(); and for a training's log on_statistics() and lo
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import logging
 import os
@@ -45,7 +44,7 @@ def stats(device: Device = None) -> dict[str, int]:
     import torch
 
     plug = require_enabled().plug
-    return plug.json("stats", index_of(device)) if torch.cuda.is_initialized() else {}
+    return plug.stats(index_of(device)) if torch.cuda.is_initialized() else {}
 
 
 def fragmentation(device: Device = None) -> Fragmentation:
@@ -55,15 +54,9 @@ def fragmentation(device: Device = None) -> Fragmentation:
     plug = require_enabled().plug
     if not torch.cuda.is_initialized():
         return Fragmentation()
-    figures = plug.json("fragmentation", index_of(device))
+    figures = plug.fragmentation(index_of(device))
     figures["free_block_histogram"] = tuple(figures["free_block_histogram"])
     return Fragmentation(**figures)
-
-
-_FUNCTIONS: Functions = {"publish": (ctypes.c_int, ctypes.c_char_p), "stop_publishing": (ctypes.c_int,)}
-
-_plug: Plug | None = None  # it knows the functions
-_published_json: Any = None
 
 
 def publish(directory: str | os.PathLike[str] | None = None) -> Path:
@@ -84,8 +77,9 @@ def publish(directory: str | os.PathLike[str] | None = None) -> Path:
         ValueError: the page cannot be made, or `directory` is the path of no folder; the message says why.
         EnableError: the library cannot be loaded.
     """
-    _known_plug().call("publish", None if directory is None else _encoded(directory), bad_input=ValueError)
-    return Path(_known_plug().parsed(_published_json)["path"])
+    plug = process_plug()
+    plug.call("publish", None if directory is None else _encoded(directory), bad_input=ValueError)
+    return Path(plug.json("plug_published_json")["path"])
 
 
 def _encoded(directory: str | os.PathLike[str]) -> bytes:
@@ -100,18 +94,7 @@ def _encoded(directory: str | os.PathLike[str]) -> bytes:
 
 def stop_publishing() -> None:
     """Ends publishing and removes the page. Does nothing if nothing is published."""
-    _known_plug().call("stop_publishing")
-
-
-def _known_plug() -> Plug:
-    """Returns the plug, which knows the functions from its first use on."""
-    global _plug, _published_json
-    if _plug is None:
-        plug = process_plug()
-        plug.declare(_FUNCTIONS)
-        _published_json = plug.function("published_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
-        _plug = plug
-    return _plug
+    process_plug().call("stop_publishing")
 
 
 _log = logging.getLogger("cachalot")
@@ -257,12 +240,12 @@ def current_statistics() -> Statistics:
     plug = require_enabled().plug
     figures: Statistics = {}
     for device in range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ():
-        stats = plug.json("stats", device)
+        stats = plug.stats(device)
         if stats["reserved_bytes.all.peak"] == 0:
             continue
         prefix = f"cachalot/{device}/"
         figures |= {prefix + name: float(stats[key]) for key, name in _FIGURES}
-        fragmentation = plug.json("fragmentation", device)
+        fragmentation = plug.fragmentation(device)
         figures[prefix + "free_bytes"] = float(fragmentation["free_bytes"])
         figures[prefix + "internal_fragmentation"] = float(fragmentation["internal"])
         figures[prefix + "external_fragmentation"] = float(fragmentation["external"])

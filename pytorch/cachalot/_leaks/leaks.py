@@ -28,12 +28,14 @@ LISTED = 10  # sites that a report lists, unless asked for more
 _FEWEST_SAMPLES = 8  # that are judged: kFewestSamples of diagnostics/trend.h
 
 _FUNCTIONS: Functions = {
-    "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p),
-    "leaks_step": (ctypes.c_int, ctypes.c_long),
-    "leaks_end": (ctypes.c_int, ctypes.c_long),
-    "track_begin": (ctypes.c_long,),
-    "track_stop": (ctypes.c_int, ctypes.c_long),
-    "track_end": (ctypes.c_int, ctypes.c_long),
+    "plug_leaks_begin": (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double, ctypes.c_void_p, ctypes.POINTER(ctypes.c_long)),
+    "plug_leaks_step": (ctypes.c_long,),
+    "plug_leaks_end": (ctypes.c_long,),
+    "plug_leaks_json": (ctypes.c_long, ctypes.c_size_t),
+    "plug_track_begin": (ctypes.POINTER(ctypes.c_long),),
+    "plug_track_stop": (ctypes.c_long,),
+    "plug_track_end": (ctypes.c_long,),
+    "plug_track_json": (ctypes.c_long, ctypes.c_size_t),
 }
 
 
@@ -206,7 +208,9 @@ class LeakDetector:
             raise ValueError(f"warm_up is {warm_up} and window is {window}; neither may be negative")
         self._plug = _plug()
         soon = ctypes.cast(_AFTER_SAMPLE, ctypes.c_void_p) if on_optimizer_step else None
-        self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, soon, bad_input=ValueError)
+        number = ctypes.c_long()
+        self._plug.call("plug_leaks_begin", warm_up, window, min_confidence, soon, number, bad_input=ValueError)
+        self._number: int | None = number.value
         self._warm_up = warm_up
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
         self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
@@ -226,7 +230,7 @@ class LeakDetector:
         """Returns a report so far, with what grew and was freed since the last step. The suspects take about a second."""
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it reports no more")
-        json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
+        json = self._plug.json("plug_leaks_json", self._number, most)
         leaks = [Leak(**_site_fields(leak)) for leak in json.pop("leaks")]
         if suspects and leaks:
             at_exit = atexit._ncallbacks() - self._at_exit
@@ -241,7 +245,7 @@ class LeakDetector:
         self._forget_hook()
         number, self._number = self._number, None
         if number is not None:
-            self._plug.call("leaks_end", number)
+            self._plug.call("plug_leaks_end", number)
 
     def __enter__(self) -> LeakDetector:
         return self
@@ -261,7 +265,7 @@ class LeakDetector:
     def _step(self) -> None:
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it counts no more iterations")
-        self._plug.call("leaks_step", self._number)
+        self._plug.call("plug_leaks_step", self._number)
         if self._looks:
             self._looks.after(self, "iteration")
 
@@ -365,7 +369,9 @@ class track:
             raise RuntimeError(f"track {self._label!r} is running already; another block needs another track")
         self._plug = _plug()
         self._report = None
-        self._number = self._plug.call("track_begin")
+        number = ctypes.c_long()
+        self._plug.call("plug_track_begin", number)
+        self._number = number.value
         self._process = os.getpid()
         return self
 
@@ -373,10 +379,10 @@ class track:
         if self._process != os.getpid():  # a forked child leaves the block that its parent is in
             return
         number = self._number
-        self._plug.call("track_stop", number)
+        self._plug.call("plug_track_stop", number)
         self._report = self._read()
         self._number = None
-        self._plug.call("track_end", number)
+        self._plug.call("plug_track_end", number)
         if not self._quiet:
             print(self._report, file=self._file or sys.stderr)
 
@@ -399,7 +405,7 @@ class track:
         return self._report
 
     def _read(self) -> TrackReport:
-        json = self._plug.parsed(_json_function(self._plug, "track_json"), self._number, self._most)
+        json = self._plug.json("plug_track_json", self._number, self._most)
         sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
         return TrackReport(label=self._label, sites=sites, **json)
 
@@ -482,10 +488,6 @@ def _plug() -> Plug:
     torch.cuda.init()
     plug.declare(_FUNCTIONS)
     return plug
-
-
-def _json_function(plug: Plug, name: str) -> Any:
-    return plug.function(name, ctypes.c_long, ctypes.c_long, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_long)
 
 
 def _after_optimizer_steps(call: Callable[[], None]) -> Any:

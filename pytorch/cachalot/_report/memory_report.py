@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -302,13 +300,8 @@ def _current_index() -> int:
     return _driver.current_device()
 
 
-@functools.cache
-def _pool_function() -> Any:
-    return process_plug().function("pool_memory", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
-
-
 def _pools() -> list[dict[str, Any]]:
-    pools: list[dict[str, Any]] = process_plug().parsed(_pool_function())
+    pools: list[dict[str, Any]] = process_plug().json("plug_pool_memory_json")
     return pools
 
 

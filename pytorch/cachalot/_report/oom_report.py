@@ -4,7 +4,6 @@ program's output and all of it for the file.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import pickle
@@ -243,7 +242,7 @@ class OutOfMemoryReport:
 
 def made(plug: Plug, native: Any, number: int, folder: Path | None) -> OutOfMemoryReport:
     """Returns the report of the process's failure `number`, with files in `folder` if it is given."""
-    document = plug.parsed(plug.function("segments_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long))
+    document = plug.json("plug_segments_json")
     facts = _facts(plug, _failure(native), document["segments"])
     recorded = _part(_recorded_snapshot, None)
     verdict = verdict_of(facts)
@@ -329,7 +328,7 @@ def _sizes(regions: list[dict[str, Any]], *, is_asleep: bool, key: str) -> dict[
 
 
 def _regions(plug: Plug) -> list[dict[str, Any]]:
-    regions: list[dict[str, Any]] = plug.json("regions")
+    regions: list[dict[str, Any]] = plug.json("tags_json")
     return regions
 
 

@@ -195,7 +195,7 @@ def install(
     plug: Plug, settings: Settings | None, call: Callable[[OutOfMemoryReport], None] | None = None
 ) -> None:
     """Installs a handler as on_out_of_memory, with settings that are parsed already."""
-    plug.declare({"on_out_of_memory": (ctypes.c_int, ctypes.c_void_p)})
     _observer.settings, _observer.function, _observer.plug = settings, call, plug
     is_wanted = settings is not None or call is not None
-    plug.call("on_out_of_memory", ctypes.cast(_observer.call, ctypes.c_void_p) if is_wanted else None)
+    call_from_now_on = plug.function("plug_on_out_of_memory", None, ctypes.c_void_p)
+    call_from_now_on(ctypes.cast(_observer.call, ctypes.c_void_p) if is_wanted else None)

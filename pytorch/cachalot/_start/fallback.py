@@ -55,10 +55,10 @@ def _replacements(plug: Plug) -> dict[str, Callable[..., Any]]:
     history = _History(plug)
 
     def memory_stats(device: int) -> dict[str, Any]:
-        return nested(plug.json("stats", device))
+        return nested(plug.stats(device))
 
     def memory_snapshot(filter_by: tuple[int, int, bool] | None = None) -> dict[str, Any]:
-        return _filtered(plug.json("snapshot"), filter_by)
+        return _filtered(plug.json("snapshot_json"), filter_by)
 
     return {
         "_cuda_memoryStats": memory_stats,
@@ -127,5 +127,5 @@ class _History:
         self._set(enabled, trace_alloc_max_entries)
 
     def _set(self, enabled: bool, max_entries: int) -> None:
-        self._plug.call("record_history", int(enabled), max_entries)
+        self._plug.call("plug_record_history", int(enabled), max_entries)
         self.enabled = enabled

@@ -13,9 +13,10 @@ from .._bindings.plug import Functions, Plug, process_plug
 Limit = Union[int, str]
 
 FUNCTIONS: Functions = {
-    "pinned_record_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
-    "pinned_empty_cache": (ctypes.c_int,),
-    "pinned_set_limit": (ctypes.c_int, ctypes.c_size_t),
+    "plug_pinned_record_stream": (ctypes.c_void_p, ctypes.c_void_p),
+    "plug_pinned_empty_cache": (),
+    "plug_pinned_set_limit": (ctypes.c_size_t,),
+    "plug_pinned_json": (),
 }
 
 _LEAST = 2 << 20  # one segment
@@ -36,7 +37,7 @@ def set_pinned_limit(limit: Limit | None) -> None:
         EnableError: the library is missing.
     """
     bytes_ = 0 if limit is None else bytes_of("pinned_limit", limit, _LEAST)
-    declared(process_plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
+    declared(process_plug()).call("plug_pinned_set_limit", bytes_, error_type=ValueError)
 
 
 def pinned_stats() -> dict[str, Any]:
@@ -48,9 +49,7 @@ def pinned_stats() -> dict[str, Any]:
     Raises:
         EnableError: the library is missing.
     """
-    plug = declared(process_plug())
-    function = plug.function("pinned_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
-    answer = plug.parsed(function)
+    answer = declared(process_plug()).json("plug_pinned_json")
     return {**answer["stats"], "limit_bytes": answer["limit_bytes"] or None}
 
 
@@ -90,7 +89,7 @@ def install(adapter: _adapter.Adapter | None, plug: Plug, limit: Limit | None) -
         adapter.install_pinned()
         _installed = True
     if limit is not None:
-        declared(plug).call("pinned_set_limit", bytes_of("pinned_limit", limit, _LEAST), error_type=ValueError)
+        declared(plug).call("plug_pinned_set_limit", bytes_of("pinned_limit", limit, _LEAST), error_type=ValueError)
 
 
 _NEEDS_ADAPTER = (

@@ -49,15 +49,17 @@ class Options(ctypes.Structure):
 
 
 _FUNCTIONS: Functions = {
-    "dtype": (ctypes.c_int, ctypes.c_char_p),
-    "pool_create": (ctypes.c_int, ctypes.POINTER(Spec), ctypes.POINTER(Options), _HandleOut),
-    "pool_acquire": (ctypes.c_int, _Handle, _Stream, ctypes.c_double, _HandleOut),
-    "pool_trim": (ctypes.c_int, _Handle, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)),
-    "pool_set_create": (ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(Options), _HandleOut),
-    "pool_set_acquire": (ctypes.c_int, _Handle, ctypes.POINTER(Spec), _Stream, ctypes.c_int, _HandleOut),
-    "pool_set_trim": (ctypes.c_int, _Handle, ctypes.POINTER(ctypes.c_size_t)),
-    "lease_share": (ctypes.c_int, _Handle, _Stream),
-    "lease_record": (ctypes.c_int, _Handle, _Stream),
+    "plug_dtype": (ctypes.c_char_p, ctypes.POINTER(ctypes.c_int)),
+    "plug_pool_create": (ctypes.POINTER(Spec), ctypes.POINTER(Options), _HandleOut),
+    "plug_pool_acquire": (_Handle, _Stream, ctypes.c_double, _HandleOut),
+    "plug_pool_trim": (_Handle, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)),
+    "plug_pool_set_create": (ctypes.c_size_t, ctypes.POINTER(Options), _HandleOut),
+    "plug_pool_set_acquire": (_Handle, ctypes.POINTER(Spec), _Stream, ctypes.c_int, _HandleOut),
+    "plug_pool_set_trim": (_Handle, ctypes.POINTER(ctypes.c_size_t)),
+    "plug_lease_share": (_Handle, _Stream),
+    "plug_lease_record": (_Handle, _Stream),
+    "plug_pool_json": (_Handle,),
+    "plug_pool_set_json": (_Handle,),
 }
 
 
@@ -67,63 +69,63 @@ class PoolCalls:
     def __init__(self, plug: Plug) -> None:
         self._plug = plug
         plug.declare(_FUNCTIONS)
-        self.destroy_pool = plug.function("pool_destroy", None, _Handle)
-        self.destroy_pool_set = plug.function("pool_set_destroy", None, _Handle)
-        self.others = plug.function("lease_others", ctypes.c_long, _Handle)
-        self.drop = plug.function("lease_drop", None, _Handle)
-        self._pool_json = plug.function("pool_json", ctypes.c_long, _Handle, ctypes.c_char_p, ctypes.c_long)
-        self._pool_set_json = plug.function("pool_set_json", ctypes.c_long, _Handle, ctypes.c_char_p, ctypes.c_long)
+        self.destroy_pool = plug.function("plug_pool_destroy", None, _Handle)
+        self.destroy_pool_set = plug.function("plug_pool_set_destroy", None, _Handle)
+        self.others = plug.function("plug_lease_others", ctypes.c_long, _Handle)
+        self.drop = plug.function("plug_lease_drop", None, _Handle)
         # Makes a Python object, and so keeps Python's lock.
         prototype = ctypes.PYFUNCTYPE(ctypes.py_object, _Handle, ctypes.c_int)
         self._capsule = prototype(plug.address("cachalot_plug_lease_capsule"))
         python = ctypes.pythonapi
         used = (python.PyCapsule_New, python.PyCapsule_IsValid, python.PyCapsule_GetPointer, python.PyErr_NoMemory)
-        plug.function("use_python", None, *[ctypes.c_void_p] * len(used))(
+        plug.function("plug_use_python", None, *[ctypes.c_void_p] * len(used))(
             *(ctypes.cast(function, ctypes.c_void_p) for function in used)
         )
 
     def dtype(self, name: str) -> int:
-        return int(self._plug.call("dtype", name.encode(), bad_input=ValueError))
+        number = ctypes.c_int()
+        self._plug.call("plug_dtype", name.encode(), number, bad_input=ValueError)
+        return number.value
 
     def create_pool(self, spec: Spec, options: Options) -> int:
-        pool = self._handle("pool_create", spec, options)
+        pool = self._handle("plug_pool_create", spec, options)
         assert pool is not None
         return pool
 
     def create_pool_set(self, byte_budget: int, options: Options) -> int:
-        pools = self._handle("pool_set_create", byte_budget, options)
+        pools = self._handle("plug_pool_set_create", byte_budget, options)
         assert pools is not None
         return pools
 
     def acquire(self, pool: int, stream: int, seconds: float) -> int | None:
         """A lease; after waiting so long none, or, with less than 0, as the pool's options say."""
-        return self._handle("pool_acquire", pool, stream, seconds)
+        return self._handle("plug_pool_acquire", pool, stream, seconds)
 
     def acquire_of_set(self, pools: int, spec: Spec, stream: int, only_try: bool) -> int | None:
-        return self._handle("pool_set_acquire", pools, spec, stream, only_try)
+        return self._handle("plug_pool_set_acquire", pools, spec, stream, only_try)
 
     def trim(self, pool: int, keep: int) -> int:
-        return self._bytes("pool_trim", pool, keep)
+        return self._bytes("plug_pool_trim", pool, keep)
 
     def trim_set(self, pools: int) -> int:
-        return self._bytes("pool_set_trim", pools)
+        return self._bytes("plug_pool_set_trim", pools)
 
     def stats(self, pool: int) -> dict[str, int]:
-        figures: dict[str, int] = self._plug.parsed(self._pool_json, pool)
+        figures: dict[str, int] = self._plug.json("plug_pool_json", pool)
         return figures
 
     def stats_of_set(self, pools: int) -> dict[str, Any]:
-        figures: dict[str, Any] = self._plug.parsed(self._pool_set_json, pools)
+        figures: dict[str, Any] = self._plug.json("plug_pool_set_json", pools)
         return figures
 
     def capsule(self, lease: int, versioned: bool) -> object:
         return self._capsule(lease, versioned)
 
     def share(self, lease: int, stream: int) -> None:
-        self._plug.call("lease_share", lease, stream)
+        self._plug.call("plug_lease_share", lease, stream)
 
     def record(self, lease: int, stream: int) -> None:
-        self._plug.call("lease_record", lease, stream)
+        self._plug.call("plug_lease_record", lease, stream)
 
     def _handle(self, name: str, *arguments: Any) -> int | None:
         handle = ctypes.c_void_p()

@@ -51,7 +51,7 @@ class HeapMemoryResource(core.MemoryResource):  # type: ignore[misc]
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Frees a buffer's memory. Work on `stream` and on the allocation's comes before its next use."""
-        if self._free_after(int(ptr), stream.__cuda_stream__()[1]) < 0:
+        if self._free_after(int(ptr), stream.__cuda_stream__()[1]) != 0:
             self._heap.raise_last_error()
 
 

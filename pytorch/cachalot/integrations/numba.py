@@ -61,7 +61,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
     def get_memory_info(self) -> Any:
         """Returns the memory that can be allocated, which is the device's free and the heap's cached memory, and the total."""
         free, total = driver.driver.cuMemGetInfo()
-        stats = process_plug().json("stats", int(self.context.device.id))
+        stats = process_plug().stats(int(self.context.device.id))
         cached = stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"]
         return cuda.MemoryInfo(free=free + cached, total=total)
 

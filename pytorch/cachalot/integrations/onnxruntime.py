@@ -23,8 +23,8 @@ def options(device: int, config: str | None) -> dict[str, str]:
     driver.require_device(device)
     heap = LibraryHeap("onnxruntime", config)
     plug = process_plug()
-    plug.declare({"onnxruntime": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Functions))})
+    plug.declare({"plug_onnxruntime": (ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Functions))})
     functions = _Functions()
-    plug.call("onnxruntime", heap.account, device, ctypes.byref(functions), error_type=EnableError)
+    plug.call("plug_onnxruntime", heap.account, device, ctypes.byref(functions), error_type=EnableError)
     addresses = {name: str(getattr(functions, name)) for name in _FUNCTIONS}
     return {"device_id": str(device), **addresses}

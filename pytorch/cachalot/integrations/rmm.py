@@ -42,7 +42,7 @@ def _functions(heap: LibraryHeap, device: int) -> tuple[Callable[[int, Any], int
         return address
 
     def deallocate(address: int, size: int, stream: Any) -> None:
-        if free_after(address, stream.__cuda_stream__()[1]) < 0:
+        if free_after(address, stream.__cuda_stream__()[1]) != 0:
             heap.raise_last_error()
 
     return allocate, deallocate
