@@ -28,6 +28,7 @@ EXPECTED = (
     r"cachalot/native/libcachalot_torch\.so",
     r"cachalot/native/plug\.h",
     r"cachalot/native/include/cachalot/options\.h",
+    r"cachalot/native/include/cachalot/c_api\.h",
     r"cachalot-[\d.]+\.data/scripts/cachalot",
     r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/libcachalot_simulator\.so",
     r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/cudart/libcudart\.so\.12",

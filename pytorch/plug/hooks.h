@@ -40,7 +40,7 @@ CACHALOT_EXPORT int cachalot_plug_give_options(const char* options);
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings);
 // Sets whether the calling thread's allocations from now on lie in one physical handle each; `before` is whether they did.
 CACHALOT_EXPORT int cachalot_plug_set_contiguous(int contiguous, int* before);
-// As cachalot_release_physical and cachalot_restore_physical for a private pool, on every device.
+// These two do for a private pool, on every device, what cachalot_release_physical and cachalot_restore_physical do for a tag.
 CACHALOT_EXPORT int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save);
 CACHALOT_EXPORT int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second);
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries);

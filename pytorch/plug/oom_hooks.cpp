@@ -87,7 +87,7 @@ extern "C" {
 
 CACHALOT_EXPORT void cachalot_plug_on_out_of_memory(CachalotOutOfMemoryCall call) { call_of_process.store(call); }
 
-// As cachalot_snapshot_json, without traces: its size does not depend on how long history was recorded.
+// Returns cachalot_snapshot_json without traces: its size does not depend on how long history was recorded.
 CACHALOT_EXPORT char* cachalot_plug_segments_json() {
   return text_or_null([] { return to_json(process_allocator().snapshot({}, false)); });
 }

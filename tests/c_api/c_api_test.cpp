@@ -512,6 +512,25 @@ TEST(CApi, LastErrorStaysThroughCallsWhoseResultTells) {
   });
 }
 
+TEST(CApi, LastErrorCodeIsThatOfTheCallThatFailed) {
+  in_fresh_process([] {
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_OK);
+    EXPECT_EQ(cachalot_malloc(1, 5, nullptr), nullptr);
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_malloc(std::size_t{1} << 59, 0, nullptr), nullptr);
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_E_OUT_OF_MEMORY);
+    EXPECT_EQ(cachalot_trim(0, 5), 0);
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_trim(0, 0), 0) << "nothing is cached, which is no failure";
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_OK);
+    EXPECT_EQ(last_error(), "");
+  });
+  in_fresh_process({{"CACHALOT_CONF", "heap:none"}}, [] {
+    EXPECT_EQ(cachalot_malloc(1, 0, nullptr), nullptr);
+    EXPECT_EQ(cachalot_last_error_code(), CACHALOT_E_ENVIRONMENT);
+  });
+}
+
 TEST(CApi, MallocAndFreeThatSucceedEmptyLastError) {
   in_fresh_processes({}, [] {
     cachalot_empty_cache(5);

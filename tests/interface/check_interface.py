@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the interfaces to CachingAllocator: its C++ functions, the plug, the C API, and the hooks of the plug-in.
+"""Compares the interfaces to CachingAllocator: its C++ functions, the plug, the C API, and the hooks of the plug-in beside that.
 
     check_interface.py [--self-test]
 
@@ -15,17 +15,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # A name; "=" is the name of the first column, and a word with a dash is a reason of REASONS. In the C API and the hooks,
 # cachalot_ in front of each name is left out.
+# A line without the last column: the plug-in has the functions of the C API, of which it exports all, and no hook.
 TABLE = """
 CachingAllocator            Plug                C API                                 hooks
 
-allocate                    =                   malloc malloc_with_flags malloc_aligned  malloc plug_set_contiguous
+allocate                    =                   malloc malloc_with_flags malloc_aligned  plug_set_contiguous
 allocate_at                 =                   -torch                                -adapter
-deallocate                  =                   free                                  free
+deallocate                  =                   free
 deallocate_when_possible    -destructors        -destructors                          -destructors
 record_stream               =                   =                                     record_stream_hook
-stream_ends                 -immortal           =                                     -immortal
-empty_cache                 =                   =                                     reset plug_empty_cache
-drain_thread_caches         -implied            =                                     -implied
+stream_ends                 -immortal           =
+empty_cache                 =                   =                                     reset
+drain_thread_caches         -implied            =
 base_allocation             allocation          -known                                base_alloc
 requested_size              -known              -known                                -known
 allocated_size              allocation          -known                                -known
@@ -35,33 +36,33 @@ device_count                -cuda               -cuda                           
 device                      -cuda               -cuda                                 -cuda
 life                        -for_good           -for_good                             -for_good
 
-memory_allocated            =                   =                                     plug_json
-memory_reserved             =                   =                                     plug_json
-max_memory_allocated        -stats              =                                     plug_json
-max_memory_reserved         -stats              =                                     plug_json
-memory_stats                =                   memory_stats_json                     plug_json
+memory_allocated            =                   =
+memory_reserved             =                   =
+max_memory_allocated        -stats              =
+max_memory_reserved         -stats              =
+memory_stats                =                   memory_stats_json
 added_stats                 =                   -torch                                -adapter
-fragmentation               -ctypes             =                                     plug_json
+fragmentation               -ctypes             =
 device_usage                -page               -page                                 -page
-snapshot                    =                   snapshot_json                         plug_json
-reset_peak_stats            =                   reset_peak_memory_stats               plug_reset_peak
-reset_accumulated_stats     =                   reset_accumulated_memory_stats        plug_reset_accumulated
+snapshot                    =                   snapshot_json
+reset_peak_stats            =                   reset_peak_memory_stats
+reset_accumulated_stats     =                   reset_accumulated_memory_stats
 largest_available           =                   -torch                                -adapter
 validate                    -tests              -tests                                -tests
 metadata_bytes              -tests              -tests                                -tests
 
-configure                   =                   =                                     plug_configure plug_settings
+configure                   =                   =                                     plug_give_options plug_settings
 options                     has_virtual_memory  -known                                -known
 set_memory_fraction         =                   =                                     set_memory_fraction_hook
 memory_fraction             =                   -known                                plug_memory_fraction
 set_caching_enabled         =                   -torch                                -adapter
 caching_enabled             =                   -torch                                -adapter
 
-set_limit                   -ctypes             =                                     plug_set_limit
-set_soft_limit              -ctypes             =                                     plug_set_soft_limit
+set_limit                   -ctypes             =
+set_soft_limit              -ctypes             =                                     plug_on_soft_limit
 limit_figures               -ctypes             =                                     plug_limits_json
-trim                        -ctypes             =                                     plug_trim
-reserve                     -ctypes             =                                     plug_reserve
+trim                        -ctypes             =
+reserve                     -ctypes             =
 
 add_out_of_memory_observer  =                   -functions                            -adapter
 add_refusal_observer        =                   -functions                            -adapter
@@ -88,25 +89,25 @@ pool_has_exactly            =                   -tags                           
 checkpoint_pool             =                   -tags                                 -adapter
 restore_pool                =                   -tags                                 -adapter
 
-begin_tagged                -ctypes             =                                     plug_begin_tagged
-end_tagged                  -ctypes             =                                     plug_end_tagged
-release_physical            -ctypes             =                                     plug_release_physical
-restore_physical            -ctypes             =                                     plug_restore_physical
-release_tags                -ctypes             =                                     plug_release_physical
-restore_tags                -ctypes             =                                     plug_restore_physical
-tags                        -ctypes             tags_json                             plug_json
+begin_tagged                -ctypes             =
+end_tagged                  -ctypes             =
+release_physical            -ctypes             =                                     plug_release_pool_physical
+restore_physical            -ctypes             =                                     plug_restore_pool_physical
+release_tags                -ctypes             =
+restore_tags                -ctypes             =
+tags                        -ctypes             tags_json
 
-handle_count                -handles            share                                 -adapter
-share                       =                   share                                 -adapter
-share_contiguous            -handles            share                                 -adapter
-open_shared                 =                   =                                     -adapter
-close_shared                =                   =                                     -adapter
-enable_peer_access          =                   =                                     -adapter
+handle_count                -handles            share
+share                       =                   share
+share_contiguous            -handles            share
+open_shared                 =                   =
+close_shared                =                   =
+enable_peer_access          =                   =
 """
 
 REASONS = {
     "-adapter": "torch.cuda calls it through the adapter, which has the Plug",
-    "-ctypes": "not PyTorch but the Python package calls it, through the hooks",
+    "-ctypes": "not PyTorch but the Python package calls it, through the C API or a hook",
     "-cuda": "CUDA itself tells",
     "-destructors": "it is for destructors in C++",
     "-for_good": "the allocator of the process is never destroyed",
@@ -117,7 +118,7 @@ REASONS = {
     "-known": "the caller knows: it allocated or set this itself",
     "-leaks": "leak_hooks.cpp has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
-    "-page": "it is on the statistics page, which cachalot_publish and plug_publish make",
+    "-page": "it is on the statistics page, which cachalot_publish makes",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
     "-tests": "it is for tests and benchmarks",
@@ -128,9 +129,9 @@ REASONS = {
 # The functions that do not belong to CachingAllocator.
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
-    "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
+    "C API": ["version", "last_error", "last_error_code", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
               "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json"],
-    "hooks": ["init", "plug_hide_launcher", "plug_check_memory"],
+    "hooks": ["init", "plug_hide_launcher", "plug_bytes"],
 }
 
 HEADERS = {
@@ -179,7 +180,10 @@ def rows_of(table):
     """Yields {interface: words} for each line."""
     lines = [re.split(r"  +", line.strip()) for line in table.split("\n") if line.strip()]
     for line in lines[1:]:
-        yield dict(zip(lines[0], [cell.split() for cell in line], strict=True))
+        cells = [cell.split() for cell in line]
+        if len(cells) == len(HEADERS) - 1 and not cells[-1][0].startswith("-"):
+            cells.append([])
+        yield dict(zip(lines[0], cells, strict=True))
 
 
 def differences(texts, table=TABLE):

@@ -1,5 +1,5 @@
-# cmake -D NM=<nm> -D LIBRARY=<libcachalot.so> -D HEADERS=<c_api.h and those beside it> -P check_exports.cmake
-# libcachalot.so exports every function of the C API and nothing else.
+# cmake -D NM=<nm> -D LIBRARY=<library> -D HEADERS=<c_api.h and those beside it> [-D BESIDE_OTHERS=ON] -P check_exports.cmake
+# The library exports every function of the C API and nothing else; BESIDE_OTHERS: it may export others.
 
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE symbols
@@ -23,15 +23,15 @@ foreach(declaration IN LISTS declarations)
   list(APPEND declared ${function})
 endforeach()
 
-list(SORT exported)
-list(SORT declared)
 list(LENGTH declared count)
 if(count EQUAL 0)
   message(FATAL_ERROR "no CACHALOT_API function found in ${HEADERS}")
 endif()
-if(NOT exported STREQUAL declared)
-  string(JOIN " " exported_text ${exported})
-  string(JOIN " " declared_text ${declared})
-  message(FATAL_ERROR "exported: ${exported_text}\ndeclared: ${declared_text}")
+set(missing ${declared})
+list(REMOVE_ITEM missing ${exported})
+set(others ${exported})
+list(REMOVE_ITEM others ${declared})
+if(missing OR others AND NOT BESIDE_OTHERS)
+  message(FATAL_ERROR "${LIBRARY}: not exported: ${missing}; not declared: ${others}")
 endif()
 message(STATUS "${LIBRARY} exports the ${count} functions of ${HEADERS}")

@@ -65,7 +65,7 @@ macro(check_own_header file name)
 endmacro()
 
 macro(check_foreign_header file name)
-  if(file MATCHES "^(adapters|allocator|diagnostics|pool|kernels|simulator|pytorch)/" AND "${name}" MATCHES "${not_in_libraries}")
+  if(file MATCHES "^(adapters|allocator|c_api|diagnostics|pool|kernels|simulator|pytorch)/" AND "${name}" MATCHES "${not_in_libraries}")
     complain("${file}: libraries must not include <${name}>")
   endif()
   if(file MATCHES "^(allocator|diagnostics|pool)/")
@@ -96,7 +96,7 @@ endmacro()
 
 set(files "")
 set(checked 0)
-foreach(folder IN ITEMS allocator diagnostics pool kernels adapters pytorch simulator tools tests bench examples)
+foreach(folder IN ITEMS allocator c_api diagnostics pool kernels adapters pytorch simulator tools tests bench examples)
   file(GLOB_RECURSE found RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp
     ${SOURCE_DIR}/${folder}/*.c ${SOURCE_DIR}/${folder}/*.cu ${SOURCE_DIR}/${folder}/*.cuh)
   list(APPEND files ${found})

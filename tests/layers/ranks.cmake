@@ -34,7 +34,8 @@ set(layers
   "13 pool/"
   "13 kernels/"
   "13.1 diagnostics/"
-  "13.2 c_api/"
+  # The functions of the C API are compiled into the plug-in as well.
+  "13.15 c_api/"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13.2 pytorch/plug/             pytorch/cachalot/"
   "14 pytorch/adapter/"

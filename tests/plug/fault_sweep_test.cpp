@@ -127,7 +127,7 @@ class HookPlay {
     succeeds([&] { return cachalot_plug_set_contiguous(0, &before); });
   }
 
-  // As a program in C that shares the allocator.
+  // Programs in C may share the allocator.
   void use_memory_in_c() {
     for (const unsigned flags : {0u, unsigned{CACHALOT_CONTIGUOUS}}) {
       void* ptr = nullptr;

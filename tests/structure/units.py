@@ -33,7 +33,6 @@ LINES_WITH_ONE_USER = 80
 # The exceptions that stay, with the reason: kind, path, and the name of a class.
 ALLOWED = {
     ("folder", "allocator/caches", ""): "thread caches, of which nothing else is a part",
-    ("folder", "c_api", ""): "the C library has one source",
     ("header", "allocator/api/inspection.h", ""): "a part of DeviceAllocator: each has its header",
     ("header", "allocator/growth/cache_level.h", ""): "a part of DeviceAllocator: each has its header",
     ("header", "allocator/growth/checkpoints.h", ""): "a part of DeviceAllocator: each has its header",

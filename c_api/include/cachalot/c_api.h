@@ -1,6 +1,6 @@
 /** @file
- * The C interface of cachalot, a caching allocator of GPU memory: libraries libcachalot.so and, in a
- * process of PyTorch, libcachalot_torch.so.
+ * The C interface of cachalot, a caching allocator of GPU memory: library libcachalot.so, and
+ * libcachalot_torch.so in a process of PyTorch.
  *
  *     void* p = cachalot_malloc(1 << 20, 0, stream);
  *     if (p == NULL) fputs(cachalot_last_error(), stderr);
@@ -321,8 +321,8 @@ CACHALOT_API void cachalot_string_free(char* string);
  * Other calls that succeed leave it.
  * Never returns NULL. The text is valid until the thread's next call of cachalot. */
 CACHALOT_API const char* cachalot_last_error(void);
-/** Returns the code of the call that cachalot_last_error() tells of, one of CACHALOT_E_*;
- * CACHALOT_OK while that is "". For functions whose result is no code. */
+/** Returns the code of the calling thread's last call that failed, one of CACHALOT_E_*; CACHALOT_OK
+ * while cachalot_last_error() is "". Functions that do not return a code need it. */
 CACHALOT_API int cachalot_last_error_code(void);
 
 /** @name ONNX Runtime

@@ -48,7 +48,7 @@ class _Fragmentation(ctypes.Structure):
 # those with names that end in _json, a text.
 Functions = dict[str, tuple[Any, ...]]
 _FUNCTIONS: Functions = {
-    # Of c_api.h:
+    # c_api.h has these:
     "empty_cache": (ctypes.c_int,),
     "reset_peak_memory_stats": (ctypes.c_int,),
     "reset_accumulated_memory_stats": (ctypes.c_int,),
@@ -66,7 +66,7 @@ _FUNCTIONS: Functions = {
     "reserve": (ctypes.c_size_t, ctypes.c_int),
     "publish": (ctypes.c_char_p,),
     "stop_publishing": (),
-    # Of hooks.h, and of the files beside it what concerns limits and reports:
+    # pytorch/plug has these:
     "plug_give_options": (ctypes.c_char_p,),
     "plug_settings": (ctypes.c_char_p,),
     "plug_set_contiguous": (ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
@@ -243,7 +243,7 @@ def library_path() -> Path:
 
 
 def include_path() -> Path:
-    """Returns the folder of the C++ headers, which are cachalot/….h."""
+    """Returns the folder of the headers, which are cachalot/….h: those of C++, and c_api.h, of which the library exports all functions."""
     return NATIVE / "include"
 
 
