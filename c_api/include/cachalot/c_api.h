@@ -46,10 +46,10 @@
  * serves PyTorch. They differ from the above in this:
  * - cachalot_malloc and cachalot_free keep PyTorch's contract, which their descriptions give. C
  *   programs call cachalot_malloc_with_flags(size, device, stream, 0) instead of the former.
- * - The options are PyTorch's (PYTORCH_CUDA_ALLOC_CONF), then CACHALOT_CONF and those of Python's
- *   cachalot.enable(), then those of cachalot_configure.
- * - The devices are the machine's GPUs: CACHALOT_SIMULATE and CACHALOT_SIM have no effect, and a
- *   machine without a GPU fails every call that needs the allocator. */
+ * - The options are PyTorch's (PYTORCH_CUDA_ALLOC_CONF), then CACHALOT_CONF, those of
+ *   cachalot.enable() and of cachalot_configure. PyTorch's imply immortal_streams:True: set False
+ *   before the first use if streams end, or cachalot_stream_ends has no effect.
+ * - The devices are GPUs; CACHALOT_SIMULATE and CACHALOT_SIM have no effect. */
 #ifndef CACHALOT_C_API_H_
 #define CACHALOT_C_API_H_
 
