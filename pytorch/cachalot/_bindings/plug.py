@@ -164,7 +164,7 @@ class Plug:
         """cachalot_fragmentation_t's members, of a device."""
         figures = _Fragmentation()
         self.call("fragmentation", device, ctypes.byref(figures))
-        return {name: getattr(figures, name) for name, _ in figures._fields_}
+        return {field[0]: getattr(figures, field[0]) for field in figures._fields_}
 
     def reset_peak(self, device: int = ALL_DEVICES) -> None:
         """Every peak starts again from the current value."""

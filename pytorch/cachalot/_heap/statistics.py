@@ -10,13 +10,12 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._bindings.plug import process_plug
 from .enabled import index_of, require_enabled
 
 if TYPE_CHECKING:
-    from .._bindings.plug import Functions, Plug
     from .enabled import Device
 
 
