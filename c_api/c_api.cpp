@@ -134,6 +134,12 @@ SoftLimitCallback to_function(cachalot_soft_limit_callback callback, void* conte
 
 }  // namespace
 
+AllocateOptions options_of_flags(unsigned flags) {
+  CACHALOT_REQUIRE((flags & ~unsigned{CACHALOT_CONTIGUOUS | CACHALOT_PLAIN}) == 0,
+                   "flags {:#x}: CACHALOT_CONTIGUOUS (0x1) and CACHALOT_PLAIN (0x2) are all there are", flags);
+  return {.contiguous = (flags & CACHALOT_CONTIGUOUS) != 0, .plain = (flags & CACHALOT_PLAIN) != 0};
+}
+
 }  // namespace cachalot
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
@@ -142,10 +148,7 @@ const char* cachalot_version(void) { return version(); }
 
 void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, unsigned int flags) {
   return value_or<void*>(nullptr, [&] {
-    CACHALOT_REQUIRE((flags & ~unsigned{CACHALOT_CONTIGUOUS}) == 0,
-                     "flags {:#x}: CACHALOT_CONTIGUOUS (0x1) is all there is", flags);
-    const AllocateOptions options{.contiguous = (flags & CACHALOT_CONTIGUOUS) != 0};
-    void* const ptr = process_allocator().allocate(size, device, stream, options);
+    void* const ptr = process_allocator().allocate(size, device, stream, options_of_flags(flags));
     last_error = "";
     return ptr;
   });

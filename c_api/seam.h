@@ -23,6 +23,9 @@ CachingAllocator& make_allocator();
 // Throws InvalidArgument; nothing has changed then. Thread-safe.
 void configure_allocator(std::string_view options);
 
+// Returns what the flags of cachalot_malloc_with_flags ask for. Throws InvalidArgument for an unknown flag.
+AllocateOptions options_of_flags(unsigned flags);
+
 // Returns the allocator of the process, which is made at first use.
 inline CachingAllocator& process_allocator() {
   CachingAllocator* const made = made_allocator.load(std::memory_order_acquire);

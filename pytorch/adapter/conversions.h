@@ -233,7 +233,7 @@ inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
   cuda_caching::AllocatorConfigInfo info;
   info.garbage_collection_threshold = options.garbage_collection_threshold;
   info.max_split_size = options.max_split_size;
-  info.expandable_segments = options.expandable_segments;
+  info.expandable_segments = takes_pages(options);
   info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
   info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
                                        options.roundup_power2_divisions.end());

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,15 +29,20 @@ inline std::string without_spaces(const std::string& settings) {
 
 // torch's answer to code that asks whether segments are expandable, such as ProcessGroupNCCL's registration of segments.
 //
-// torch has one flag. To cachalot it is the program's wish; readers of the flag want to know the kind of heap, which other
-// options decide as well. So the flag is the answer, and the wish is kept here.
+// torch has one flag. To cachalot it is the program's wish; readers of the flag want to know the kind of new memory, which
+// other options decide as well. So the flag is the answer, and the wish is kept here.
 class ExpandableSegments {
  public:
   // Returns the program's wish after torch has read `settings`, with the flag in it that torch keeps from earlier ones.
   bool wish(const std::string& settings) {
-    if (without_spaces(settings).find(kKey) != std::string::npos || !has_answered_)
-      wish_ = Config::use_expandable_segments();
+    if (named(settings) || !has_answered_) wish_ = Config::use_expandable_segments();
     return wish_;
+  }
+
+  // Returns the flag if these settings name it.
+  static std::optional<bool> named(const std::string& settings) {
+    if (without_spaces(settings).find(kKey) == std::string::npos) return std::nullopt;
+    return Config::use_expandable_segments();
   }
 
   // Makes torch answer `has_pages` from now on. Only reading settings can change its flag, and it reads those in force again:
@@ -141,14 +147,14 @@ inline std::string without_native_backend(const std::string& settings) {
   return text.erase(at, end - at);
 }
 
-// Hands the settings over that torch has just read, and has torch answer with the heap that follows from them.
+// Hands the settings over that torch has just read, and has torch answer with the kind of new memory that follows from them.
 inline void take_settings(Plug& plug) {
   static ExpandableSegments segments;  // of torch's one flag
   as_torch([&] {
     Options options = options_of_torch();
     options.expandable_segments = segments.wish(options.text);
-    plug.configure(options);
-    segments.answer(plug.has_virtual_memory());
+    plug.configure(options, ExpandableSegments::named(options.text));
+    segments.answer(plug.takes_virtual_memory());
   });
 }
 

@@ -76,7 +76,16 @@ if TYPE_CHECKING:
     from ._heap.guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._heap.libraries import LibraryError, LibraryUsage, library_usage
     from ._heap.limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
-    from ._heap.regions import Region, contiguous, region, regions, release_physical, restore_physical
+    from ._heap.regions import (
+        Region,
+        contiguous,
+        make_plain,
+        plain,
+        region,
+        regions,
+        release_physical,
+        restore_physical,
+    )
     from ._heap.statistics import (
         Fragmentation, StatisticsLog, fragmentation, log_statistics, on_statistics, publish, stats, stop_publishing,
     )
@@ -106,9 +115,9 @@ __all__ = [
     "Suspect", "TensorPool", "TrackReport", "__version__", "check_memory", "contiguous", "distributed_report",
     "enable", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm",
     "enable_warp", "enabled_mode", "estimate", "estimate_memory", "fit", "fragmentation", "include_path",
-    "is_enabled", "is_pinned_enabled", "leaks", "library_path", "library_usage", "limits", "log_statistics",
-    "memory_report", "on_out_of_memory", "on_statistics", "onnxruntime_options", "pinned_stats", "publish", "region",
-    "regions", "release_physical", "reserve", "restore_physical", "set_limit", "set_pinned_limit", "set_soft_limit",
+    "is_enabled", "is_pinned_enabled", "leaks", "library_path", "library_usage", "limits", "log_statistics", "make_plain",
+    "memory_report", "on_out_of_memory", "on_statistics", "onnxruntime_options", "pinned_stats", "plain", "publish",
+    "region", "regions", "release_physical", "reserve", "restore_physical", "set_limit", "set_pinned_limit", "set_soft_limit",
     "stage", "stage_chunks", "stats", "stop_publishing", "track", "trim", "watch_leaks",
 ]
 # fmt: on
@@ -121,7 +130,9 @@ _MODULES = {
     "_heap.guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
     "_heap.libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_heap.limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
-    "_heap.regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
+    "_heap.regions": (
+        "Region", "contiguous", "make_plain", "plain", "region", "regions", "release_physical", "restore_physical",
+    ),
     "_heap.statistics": (
         *("Fragmentation", "StatisticsLog", "fragmentation", "log_statistics", "on_statistics", "publish", "stats"),
         "stop_publishing",

@@ -77,8 +77,26 @@ int cachalot_plug_settings(const char* settings) {
   return guarded([&] { Process::instance().set_base(std::string_view(required("settings", settings))); });
 }
 
-int cachalot_plug_set_contiguous(int contiguous, int* before) {
-  return guarded([&] { *before = Process::instance().set_contiguous(contiguous != 0) ? 1 : 0; });
+int cachalot_plug_place(unsigned flags, unsigned* before) {
+  return guarded([&] { *before = Process::instance().place(flags); });
+}
+
+int cachalot_plug_takes_pages(int* answer) {
+  return guarded([&] { *answer = Process::instance().takes_pages() ? 1 : 0; });
+}
+
+int cachalot_plug_set_plain(unsigned long long first, unsigned long long second) {
+  return guarded([&] {
+    const PoolId pool{first, second};
+    int devices = 0;
+    for (int device = 0; device < process_allocator().device_count(); ++device) {
+      if (process_allocator().pool_use_count(device, pool) == 0) continue;
+      process_allocator().set_plain(device, pool);
+      ++devices;
+    }
+    CACHALOT_REQUIRE(devices != 0, "pool ({}, {}) is on no device: it must have been made, and not deleted", first,
+                     second);
+  });
 }
 
 int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save) {

@@ -38,8 +38,12 @@ CACHALOT_EXPORT int cachalot_plug_give_options(const char* options);
 // torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before. Settings that cachalot does not
 // know are left out, with a line on stderr.
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings);
-// Sets whether the calling thread's allocations from now on lie in one physical handle each; `before` is whether they did.
-CACHALOT_EXPORT int cachalot_plug_set_contiguous(int contiguous, int* before);
+// Sets the flags of cachalot_malloc_with_flags for the calling thread's allocations from now on; `before` is what they were.
+CACHALOT_EXPORT int cachalot_plug_place(unsigned flags, unsigned* before);
+// Tells whether new memory is pages, or would be if the allocator were made now: 1 or 0.
+CACHALOT_EXPORT int cachalot_plug_takes_pages(int* answer);
+// Makes the private pool's memory plain from now on, on each device that has the pool.
+CACHALOT_EXPORT int cachalot_plug_set_plain(unsigned long long first, unsigned long long second);
 // These two do for a private pool, on every device, what cachalot_release_physical and cachalot_restore_physical do for a tag.
 CACHALOT_EXPORT int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save);
 CACHALOT_EXPORT int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second);

@@ -24,7 +24,9 @@ class ProcessPlug final : public Plug {
  public:
   explicit ProcessPlug(Process& process) : process_(process) {}
 
-  void configure(const Options& torch_options) override { process_.set_base(torch_options); }
+  void configure(const Options& torch_options, std::optional<bool> expandable) override {
+    process_.set_base(torch_options, expandable);
+  }
   void start() override { process_allocator(); }
 
   void* allocate(std::size_t bytes, int device, Stream stream) override {
@@ -38,6 +40,7 @@ class ProcessPlug final : public Plug {
     return {segment.base, segment.bytes, process_allocator().allocated_size(ptr)};
   }
   bool has_virtual_memory() const override { return process_.has_pages(); }
+  bool takes_virtual_memory() const override { return process_.takes_pages(); }
 
   void set_caching_enabled(bool enabled) override { process_.set_caching_enabled(enabled); }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -26,7 +27,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 10;
+inline constexpr int kPlugVersion = 11;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
@@ -52,10 +53,11 @@ class Forwarded<function> : public ForwardedCall<function, Group, Result, Args..
 class Plug {
  public:
   // Applies torch's own configuration. CACHALOT_CONF and the options of others are applied on top of it. Before the
-  // first use of memory it is what the allocator starts with, later it takes effect at once.
-  virtual void configure(const Options& torch_options) = 0;
+  // first use of memory it is what the allocator starts with, later it takes effect at once. `expandable` is the value of
+  // expandable_segments where these settings name it.
+  virtual void configure(const Options& torch_options, std::optional<bool> expandable) = 0;
   // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it is called first,
-  // except for has_virtual_memory.
+  // except for has_virtual_memory and takes_virtual_memory.
   virtual void start() = 0;
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
@@ -86,6 +88,8 @@ class Plug {
   // Returns whether memory may be virtual memory, and not cudaMalloc's: the page heap's. Before the allocator is made,
   // returns whether it would be with the current settings.
   virtual bool has_virtual_memory() const = 0;
+  // Returns the same for memory that is new from now on.
+  virtual bool takes_virtual_memory() const = 0;
 
   Forwarded<&AllocatorSharing::share> share;
   Forwarded<&AllocatorSharing::open_shared> open_shared;

@@ -13,6 +13,7 @@
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
 #include "diagnostics/process_publisher.h"
+#include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "pytorch/plug/python_api.h"
 
@@ -80,49 +81,68 @@ void Process::expect_other_libraries() {
   if (made() == nullptr) streams_end_ = true;
 }
 
-void Process::set_base(const Options& base) {
+void Process::set_base(const Options& base, std::optional<bool> expandable) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  take_base(base);
+  take_base(base, expandable);
 }
 
 void Process::set_base(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  take_base(read_pytorch_conf(text, base_));
+  const Options base = read_pytorch_conf(text, base_);
+  const bool is_named = without_spaces(text).find("expandable_segments:") != std::string::npos;
+  take_base(base, is_named ? std::optional(base.expandable_segments) : std::nullopt);
 }
 
-void Process::take_base(Options base) {
+void Process::take_base(Options base, std::optional<bool> expandable) {
   CachingAllocator* const allocator = made();
-  if (allocator != nullptr) keep_heap(base, *allocator);
-  const Options options = amended_by_all(base, amendment_);
-  if (allocator != nullptr) allocator->configure(options);
+  const bool has_pages = allocator != nullptr && uses_pages(allocator->options());
+  if (allocator != nullptr && !has_pages && uses_pages(amended_by_all(base, amendment_))) {
+    tell_of_heap();
+    base.expandable_segments = false;
+  }
+  const bool was_plain = is_plain_;
+  if (has_pages && expandable) is_plain_ = !*expandable;
+  try {
+    const Options options = keeping_heap(amended_by_all(base, amendment_));
+    if (allocator != nullptr) allocator->configure(options);
+  } catch (...) {
+    is_plain_ = was_plain;
+    throw;
+  }
   base_ = std::move(base);
   base_given_ = true;
 }
 
-void Process::keep_heap(Options& base, const CachingAllocator& made) {
-  const bool has_pages = uses_pages(made.options());
-  if (uses_pages(amended_by_all(base, amendment_)) == has_pages) return;
-  if (!told_of_heap_) {
+void Process::tell_of_heap() {
+  if (!std::exchange(told_of_heap_, true)) {
     print_error(
-        "cachalot: 'expandable_segments:{}' is ignored: the heap is '{}' since the first use of memory and cannot "
-        "change; PYTORCH_CUDA_ALLOC_CONF or CACHALOT_CONF chooses it\n",
-        has_pages ? "False" : "True", has_pages ? "pages" : "segments");
+        "cachalot: 'expandable_segments:True' is ignored: the heap is 'segments' since the first use of memory and "
+        "cannot change; PYTORCH_CUDA_ALLOC_CONF or CACHALOT_CONF chooses it\n");
   }
-  told_of_heap_ = true;
-  base.expandable_segments = has_pages;
+}
+
+// The page heap stays the heap, whatever became of the source that chose it, and its new memory is of the kind that a
+// switch asked for last.
+Options Process::keeping_heap(Options options) const {
+  const CachingAllocator* const allocator = made();
+  if (allocator == nullptr || !uses_pages(allocator->options())) return options;
+  options.heap = HeapKind::pages;
+  options.plain = is_plain_;
+  return options;
 }
 
 void Process::amend(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Options options = amended_by_all(base_, text);
+  const Options options = keeping_heap(amended_by_all(base_, text));
   if (CachingAllocator* const allocator = made()) allocator->configure(options);
   amendment_ = text;
 }
 
 void Process::configure(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Options options = amended(amended_by_all(base_, amendment_), text);
+  const Options options = amended(keeping_heap(amended_by_all(base_, amendment_)), text);
   if (CachingAllocator* const allocator = made()) allocator->configure(options);
+  if (made() != nullptr) is_plain_ = options.plain;
   configured_.emplace_back(text);
 }
 
@@ -146,11 +166,14 @@ CachingAllocator& Process::make() {
   return *allocator.release();
 }
 
-bool Process::has_pages() {
-  if (const CachingAllocator* const allocator = made()) return uses_pages(allocator->options());
+Options Process::options_now() {
+  if (const CachingAllocator* const allocator = made()) return allocator->options();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return uses_pages(amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_));
+  return amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_);
 }
+
+bool Process::has_pages() { return uses_pages(options_now()); }
+bool Process::takes_pages() { return cachalot::takes_pages(options_now()); }
 
 std::size_t Process::pinned_limit() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -161,9 +184,14 @@ void Process::set_caching_enabled(bool enabled) {
   if (!is_caching_off_by_environment()) process_allocator().set_caching_enabled(enabled);
 }
 
-bool Process::set_contiguous(bool contiguous) {
-  if (contiguous != contiguous_here_) contiguous_threads_ += contiguous ? 1 : -1;
-  return std::exchange(contiguous_here_, contiguous);
+unsigned Process::place(unsigned flags) {
+  options_of_flags(flags);  // refuses an unknown one
+  placing_threads_ += static_cast<int>(flags != 0) - static_cast<int>(flags_here_ != 0);
+  return std::exchange(flags_here_, flags);
+}
+
+void* Process::allocate_placed(std::size_t bytes, int device, Stream stream) {
+  return process_allocator().allocate(bytes, device, stream, options_of_flags(flags_here_));
 }
 
 void Process::throw_out_of_memory(const char* message) const {

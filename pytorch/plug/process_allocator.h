@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,20 +27,22 @@ class Process final : public ForkAware {
   // Returns the allocator, or null while nothing has needed it.
   static CachingAllocator* made() { return made_allocator.load(std::memory_order_acquire); }
 
-  // Allocates as CachingAllocator::allocate; in one handle if this thread has asked for that.
+  // Allocates as CachingAllocator::allocate, placed as this thread has asked for.
   void* allocate(std::size_t bytes, int device, Stream stream) {
-    if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
+    if (placing_threads_.load(std::memory_order_relaxed) == 0 || flags_here_ == 0) [[likely]] {
       return process_allocator().allocate(bytes, device, stream);
     }
-    return process_allocator().allocate(bytes, device, stream, {.contiguous = true});
+    return allocate_placed(bytes, device, stream);
   }
-  // Sets whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
-  bool set_contiguous(bool contiguous);
+  // Sets the flags of cachalot_malloc_with_flags for this thread's allocations from now on; returns what they were. Throws
+  // InvalidArgument for an unknown flag.
+  unsigned place(unsigned flags);
 
   // Sets the base under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as its reader
-  // understood it. Once the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is
-  // then left as it is, and the first time a line on stderr says so.
-  void set_base(const Options& base);
+  // understood it. Once the allocator is made, its heap stays. Then `expandable`, which says whether expandable_segments is
+  // named, and how, switches the page heap's new memory (Options::plain); expandable_segments:True for a heap of segments
+  // is ignored, and the first time a line on stderr says so.
+  void set_base(const Options& base, std::optional<bool> expandable);
   // Sets the base from PYTORCH_CUDA_ALLOC_CONF's text, read on top of the base before it as PyTorch does; each setting
   // that is left out is a line on stderr.
   void set_base(std::string_view text);
@@ -57,6 +60,8 @@ class Process final : public ForkAware {
 
   // Returns whether the heap is the page heap, or would be if the allocator were made now.
   bool has_pages();
+  // Returns whether new memory is pages, or would be.
+  bool takes_pages();
   // The option pinned_limit, as all sources together say it.
   std::size_t pinned_limit();
 
@@ -70,19 +75,23 @@ class Process final : public ForkAware {
   // A thread that is not here may have been making it.
   void on_fork() noexcept override { new (&mutex_) std::mutex; }
   Options amended_by_all(Options base, std::string_view amendment) const;
-  void take_base(Options base);
-  void keep_heap(Options& base, const CachingAllocator& made);
+  void* allocate_placed(std::size_t bytes, int device, Stream stream);
+  Options options_now();
+  Options keeping_heap(Options options) const;
+  void take_base(Options base, std::optional<bool> expandable);
+  void tell_of_heap();
 
   std::mutex mutex_;  // held while the allocator is made or configured
   bool base_given_ = false;
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
   std::vector<std::string> configured_;
+  bool is_plain_ = false;  // new memory of the page heap, by the last switch since the allocator was made
   bool told_of_heap_ = false;
   bool streams_end_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
-  std::atomic<int> contiguous_threads_{0};  // spares others a look at their own: one that ends may stay counted
-  static inline thread_local bool contiguous_here_ = false;
+  std::atomic<int> placing_threads_{0};  // spares others a look at their own: one that ends may stay counted
+  static inline thread_local unsigned flags_here_ = 0;
 };
 
 // Lets the function of cachalot_plug_on_out_of_memory, whichever is set by then (oom_hooks.cpp), know of the allocator's failures.

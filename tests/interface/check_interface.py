@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = """
 CachingAllocator            Plug                C API                                 hooks
 
-allocate                    =                   malloc malloc_with_flags malloc_aligned  plug_set_contiguous
+allocate                    =                   malloc malloc_with_flags malloc_aligned  plug_place
 allocate_at                 =                   -torch                                -adapter
 deallocate                  =                   free
 deallocate_when_possible    -destructors        -destructors                          -destructors
@@ -52,7 +52,7 @@ validate                    -tests              -tests                          
 metadata_bytes              -tests              -tests                                -tests
 
 configure                   =                   =                                     plug_give_options plug_settings
-options                     has_virtual_memory  -known                                -known
+options                     has_virtual_memory takes_virtual_memory  -known                                plug_takes_pages
 set_memory_fraction         =                   =                                     set_memory_fraction_hook
 memory_fraction             =                   -known                                plug_memory_fraction
 set_caching_enabled         =                   -torch                                -adapter
@@ -85,6 +85,7 @@ release_pool                =                   -tags                           
 pool_use_count              =                   -tags                                 -adapter
 set_use_on_oom              =                   -tags                                 -adapter
 set_no_split                =                   -tags                                 -adapter
+set_plain                   -ctypes             -tags                                 plug_set_plain
 pool_has_exactly            =                   -tags                                 -adapter
 checkpoint_pool             =                   -tags                                 -adapter
 restore_pool                =                   -tags                                 -adapter

@@ -121,15 +121,15 @@ class HookPlay {
     for (int i = 0; i < 3; ++i) allocate(7 * kMiB, streams_[0]);
     attempt([&] { cachalot_set_memory_fraction_hook(1.0, 0); });
     attempt([&] { cachalot_reset(); });
-    int before = 0;
-    succeeds([&] { return cachalot_plug_set_contiguous(1, &before); });
+    unsigned before = 0;
+    succeeds([&] { return cachalot_plug_place(CACHALOT_CONTIGUOUS, &before); });
     allocate(3 * kMiB, streams_[1]);
-    succeeds([&] { return cachalot_plug_set_contiguous(0, &before); });
+    succeeds([&] { return cachalot_plug_place(0, &before); });
   }
 
   // Programs in C may share the allocator.
   void use_memory_in_c() {
-    for (const unsigned flags : {0u, unsigned{CACHALOT_CONTIGUOUS}}) {
+    for (const unsigned flags : {0u, unsigned{CACHALOT_CONTIGUOUS}, unsigned{CACHALOT_PLAIN}}) {
       void* ptr = nullptr;
       const bool done = succeeds(
           [&] { return code_of((ptr = cachalot_malloc_with_flags(3 * kMiB, 0, streams_[0], flags)) != nullptr); });

@@ -697,32 +697,91 @@ def test_a_program_may_choose_the_page_heap_before_it_uses_memory():
     assert process.stderr == ""
 
 
-@pytest.mark.parametrize("at_start, later", [(True, False), (False, True)])
-def test_the_heap_stays_when_a_program_switches_expandable_segments(at_start, later):
+def test_the_heap_of_segments_stays_when_a_program_switches_expandable_segments_on():
     """The other settings are applied; a program that goes to and fro is told once, and not for naming what is so."""
     process = run_python(
         HELD
-        + f"""
+        + """
 def held_after(settings):
     torch._C._accelerator_setAllocatorSettings(settings)
     more = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
     snapshot = torch.cuda.memory._snapshot()
-    assert all(segment["is_expandable"] == {at_start} for segment in snapshot["segments"])
+    assert not any(segment["is_expandable"] for segment in snapshot["segments"])
     return snapshot["allocator_settings"]["max_split_size"] >> 20
 
-assert held_after("max_split_size_mb:30,expandable_segments:{at_start}") == 30
+assert held_after("max_split_size_mb:30,expandable_segments:False") == 30
 sys.stderr.write("now\\n")
 for _ in range(2):
-    assert held_after("expandable_segments:{later},max_split_size_mb:40") == 40
-    assert held_after("max_split_size_mb:50,expandable_segments:{at_start}") == 50
+    assert held_after("expandable_segments:True,max_split_size_mb:40") == 40
+    assert held_after("max_split_size_mb:50,expandable_segments:False") == 50
 """,
         preamble="import sys\n" + world.PREAMBLE,
-        PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{at_start}",
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False",
     )
     succeeds(process)
     before, after = process.stderr.split("now\n")
     assert before == ""
-    assert after.count("\n") == 1 and f"'expandable_segments:{later}' is ignored: the heap is" in after
+    assert after.count("\n") == 1 and "'expandable_segments:True' is ignored: the heap is" in after
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, {"CACHALOT_CONF": "heap:pages"}], ids=["torch", "cachalot"]
+)
+def test_new_memory_is_of_the_kind_that_a_program_switches_to(chosen):
+    """Memory from before stays, as with PyTorch's own allocator; each answer of PyTorch is that of new memory."""
+    succeeds(
+        run_python(
+            HELD
+            + """
+import ctypes
+
+runtime = ctypes.CDLL(None)
+
+def kind_of(tensor):
+    snapshot = torch.cuda.memory._snapshot()
+    at = tensor.data_ptr()
+    (segment,) = [s for s in snapshot["segments"] if s["address"] <= at < s["address"] + s["total_size"]]
+    assert snapshot["allocator_settings"]["expandable_segments"] == segment["is_expandable"]
+    assert segment["is_expandable"] == (runtime.cudaIpcGetMemHandle(ctypes.create_string_buffer(64), ctypes.c_void_p(at)) != 0)
+    return segment["is_expandable"]
+
+def new():
+    return torch.empty(50 << 20, dtype=torch.uint8, device="cuda")
+
+pages = new()
+assert kind_of(pages)
+for _ in range(3):
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    plain = new()
+    assert not kind_of(plain)
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:400")
+    assert not kind_of(new())
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    assert kind_of(new())
+assert torch.cuda.memory_stats()["segment.all.current"] == 1
+""",
+            **chosen,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"CACHALOT_CONF": "heap:pages"}, "expandable_segments:True"),
+        ({"CACHALOT_CONF": "heap:segments", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:False"),
+        (
+            {"CACHALOT_CONF": "heap:pages", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False, max_split_size_mb:40"},
+            "max_split_size_mb:40,expandable_segments:True",
+        ),
+        ({"CACHALOT_CONF": "heap:segments", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb: 40"}, "max_split_size_mb: 40"),
+    ],
+    ids=["pages", "segments override", "pages override", "segments"],
+)
+def test_the_environment_says_whether_the_heap_is_pages(given, said):
+    program = "import os\nprint(os.environ.get('PYTORCH_CUDA_ALLOC_CONF', ''))\n"
+    assert run_python(program, **given).stdout.splitlines()[-1] == said
 
 
 def test_expandable_segments_stay_on_when_other_settings_change():

@@ -257,3 +257,37 @@ def test_the_pool_of_heap_async_is_opened_to_a_gpu_that_uses_it():
     """
     assert succeeds(run_python(code, CACHALOT_CONF="heap:async")) == "False True\nTrue True\n"
 
+
+
+@full_only
+@pytest.mark.parametrize("way", ["with cachalot.plain():", "with torch.cuda.use_mem_pool(pool):"])
+def test_plain_memory_is_what_legacy_ipc_takes(way):
+    """On any heap; tensors of the thread before and after are the heap's own."""
+    program = f"""
+import ctypes
+
+runtime = ctypes.CDLL(None)
+
+def legacy(tensor):
+    handle, at = ctypes.create_string_buffer(64), ctypes.c_void_p(tensor.data_ptr())
+    return runtime.cudaIpcGetMemHandle(handle, at) == 0
+
+def new():
+    return torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+
+pool = torch.cuda.MemPool()
+cachalot.make_plain(pool)
+before = new()
+{way}
+    plain = [new()]
+    with cachalot.contiguous():
+        plain.append(new())
+assert all(map(legacy, plain))
+after = new()
+assert legacy(before) == legacy(after) == {not PAGES}
+try:
+    cachalot.make_plain("weights")
+except TypeError as error:
+    assert "'weights' is not a torch.cuda.MemPool" in str(error)
+"""
+    succeeds(run_python(program))

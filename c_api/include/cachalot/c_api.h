@@ -109,10 +109,12 @@ CACHALOT_API void* cachalot_malloc(size_t size, int device, cudaStream_t stream)
 
 /** Flags of cachalot_malloc_with_flags. */
 enum {
-  /** The allocation lies in one physical handle, to be shared (cachalot_share) or registered with a
-   * network card. With heap:pages this costs a new handle if no idle handle has the room. With
-   * heap:segments every allocation lies in one piece. */
-  CACHALOT_CONTIGUOUS = 1
+  /** The allocation lies in one physical handle, to be shared (cachalot_share). With heap:pages
+   * this costs a new handle if no idle handle has the room. Segments are in one piece. */
+  CACHALOT_CONTIGUOUS = 1,
+  /** The allocation lies in a segment of cudaMalloc, whatever the heap: cudaIpcGetMemHandle
+   * accepts it, its physical pages never change, and it cannot sleep. */
+  CACHALOT_PLAIN = 2
 };
 
 /** Returns memory as cachalot_malloc does, with flags of the enumeration above, or 0.

@@ -69,7 +69,9 @@ _FUNCTIONS: Functions = {
     # pytorch/plug has these:
     "plug_give_options": (ctypes.c_char_p,),
     "plug_settings": (ctypes.c_char_p,),
-    "plug_set_contiguous": (ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
+    "plug_place": (ctypes.c_uint, ctypes.POINTER(ctypes.c_uint)),
+    "plug_set_plain": (ctypes.c_ulonglong, ctypes.c_ulonglong),
+    "plug_takes_pages": (ctypes.POINTER(ctypes.c_int),),
     "plug_release_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
     "plug_restore_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong),
     "plug_record_history": (ctypes.c_int, ctypes.c_long),

@@ -109,23 +109,59 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
             plug.call("plug_restore_pool_physical", *sleeper)
 
 
-@contextlib.contextmanager
-def contiguous() -> Generator[None, None, None]:
+# Flags of cachalot_malloc_with_flags.
+_CONTIGUOUS = 1
+_PLAIN = 2
+
+
+def contiguous() -> contextlib.AbstractContextManager[None]:
     """Puts each allocation of this thread within the block into one physical handle, on the page heap as well.
 
-    For tensors that a network card registers (GPUDirect RDMA), or for importers that support only one handle. Tensors shared
-    by torch.multiprocessing do not need it, unless the receiver uses PyTorch's own allocator.
+    It is for importers that open only one handle: PyTorch's own allocator in another process, and RDMA through DMA-BUF. Memory for
+    cudaIpcGetMemHandle, or for a driver that registers addresses, has to be plain().
 
     Raises:
         EnableError: cachalot is not enabled.
     """
+    return _placed(_CONTIGUOUS)
+
+
+def plain() -> contextlib.AbstractContextManager[None]:
+    """Takes each allocation of this thread within the block from a segment of cudaMalloc, on the page heap as well.
+
+    For tensors that go to cudaIpcGetMemHandle (custom all-reduce, weights sent by legacy IPC) or to a registration by address (RDMA):
+    their physical memory never changes, also while it is cached. Such memory cannot sleep.
+
+    Raises:
+        EnableError: cachalot is not enabled.
+    """
+    return _placed(_PLAIN)
+
+
+def make_plain(pool: torch.cuda.MemPool) -> None:
+    """Takes all memory of the pool from segments of cudaMalloc from now on, as plain(), on each GPU that has the pool.
+
+    Raises:
+        EnableError: cachalot is not enabled.
+        RuntimeError: no GPU has the pool.
+        TypeError: `pool` is not a torch.cuda.MemPool.
+    """
+    sleeper = None if isinstance(pool, str) else _sleeper(pool)
+    if not isinstance(sleeper, tuple):
+        raise TypeError(f"{pool!r} is not a torch.cuda.MemPool")
+    require_enabled().plug.call("plug_set_plain", *sleeper)
+
+
+@contextlib.contextmanager
+def _placed(flag: int) -> Generator[None, None, None]:
     plug = require_enabled().plug
-    before = ctypes.c_int()
-    plug.call("plug_set_contiguous", 1, before)
+    before = ctypes.c_uint()
+    plug.call("plug_place", 0, before)
+    plug.call("plug_place", before.value | flag, ctypes.c_uint())
     try:
         yield
     finally:
-        plug.call("plug_set_contiguous", before, ctypes.c_int())
+        plug.call("plug_place", before, ctypes.c_uint())
 
 
 def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[bytes | tuple[int, int]]:

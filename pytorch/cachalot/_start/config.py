@@ -65,6 +65,20 @@ def clean_environment() -> None:
     environment.change({name: without_unknown(text) for name, text in environment.given(ENVIRONMENT).items()})
 
 
+def tell_of_heap(has_pages: bool) -> None:
+    """Has the variable that PyTorch reads say whether segments are expandable, for programs that look there and do not ask PyTorch.
+
+    A variable that says so already, or says nothing of segments that are not expandable, stays as it is.
+    """
+    given = environment.given(ENVIRONMENT)
+    variable = next(iter(given), ENVIRONMENT[0])
+    said = [_without_spaces(setting) for setting in _SETTING.findall(given.get(variable, ""))]
+    if ("expandable_segments:True" in said) == has_pages:
+        return
+    kept = [setting for setting in said if not setting.startswith("expandable_segments:")]
+    environment.change({variable: ",".join([*kept, f"expandable_segments:{has_pages}"])})
+
+
 def give_environment(plug: Plug) -> None:
     """Has the plug and PyTorch parse the settings in force. ValueError, which names the variable, where one of them refuses."""
     def give(text: str) -> None:

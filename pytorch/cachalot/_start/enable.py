@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Generator
@@ -36,6 +37,7 @@ def enable(
     on_oom: str | None = None,
     pinned: bool = False,
     pinned_limit: _pinned.Limit | None = None,
+    tell_environment: bool = True,
 ) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
@@ -58,6 +60,9 @@ def enable(
             PyTorch's allocator until they are freed. It needs mode "full".
         pinned_limit: the most pinned memory, in bytes or as a text such as "4GiB"; beyond it torch.OutOfMemoryError is
             raised. None: the option pinned_limit_mb, else no limit.
+        tell_environment: True: PYTORCH_CUDA_ALLOC_CONF says expandable_segments:True from then on if the heap is pages, and False
+            where it said True and the heap is not. vLLM and SGLang look there for memory that cudaIpcGetMemHandle refuses; child
+            processes inherit it.
 
     Raises:
         ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM,
@@ -91,6 +96,8 @@ def enable(
             _options.give(plug, config)
             now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
             set_enabled(now)
+        if tell_environment:
+            _config.tell_of_heap(_takes_pages(plug))
         if pinned:
             _pinned.install(adapter, plug, pinned_limit)
         if adapter is not None and now.mode == "full":
@@ -104,6 +111,12 @@ def enable(
         leaks.watch_once_in_use()
     if on_failure is not None:
         out_of_memory.install(plug, on_failure)
+
+
+def _takes_pages(plug: Plug) -> bool:
+    answer = ctypes.c_int()
+    plug.call("plug_takes_pages", answer)
+    return answer.value != 0
 
 
 def _require_no_change(enabled: Enabled, config: str | None, mode: Mode) -> None:
