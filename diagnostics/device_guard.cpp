@@ -25,7 +25,7 @@ DeviceGuard::DeviceGuard(DeviceAllocator& heap, const PageMap& page_map, Duties 
       blocks_(heap, page_map),
       memory_(heap, std::move(make_kernels)),
       quarantine_(heap, blocks_, memory_, duties.canaries ? most_quarantined_bytes : 0) {
-  heap_.pressure.set_last_resort([this] { return drain(); });
+  heap_.pressure.add_last_resort([this] { return drain(); });
   heap_.state.observers.watch_through_front();
 }
 

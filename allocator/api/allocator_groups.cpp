@@ -171,6 +171,10 @@ void AllocatorObservers::add_free_memory_callback(const FreeMemoryCallback& call
   for (const auto& allocator : state_.devices()) allocator->pressure.add_free_memory_callback(callback);
 }
 
+void AllocatorObservers::add_last_resort(const FreeMemoryCallback& callback) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_last_resort(callback);
+}
+
 void AllocatorObservers::add_change_tracker(const ChangeTracker& tracker) {
   for (const auto& allocator : state_.devices()) allocator->state.observers.add_change_tracker(tracker);
 }

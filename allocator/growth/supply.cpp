@@ -200,7 +200,7 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
     if (Block* block = growth.find(request, held)) return *block;
   }
   Block* block = obtain_or_refuse(request, context, held);
-  if (block == nullptr && pressure_.run_last_resort(held)) {
+  if (block == nullptr && pressure_.run_last_resorts(held)) {
     update_sums(held);
     block = obtain_or_refuse(request, context, held);
   }

@@ -98,25 +98,23 @@ void MemoryPressure::add_free_memory_callback(FreeMemoryCallback callback) {
   callbacks_.push_back(std::move(callback));
 }
 
-void MemoryPressure::set_last_resort(FreeMemoryCallback last_resort) {
+void MemoryPressure::add_last_resort(FreeMemoryCallback last_resort) {
+  CACHALOT_REQUIRE(last_resort, "a last resort must be callable");
   const DeviceLock lock(state_.mutex);
-  last_resort_ = std::move(last_resort);
+  last_resorts_.push_back(std::move(last_resort));
 }
 
-bool MemoryPressure::run_callbacks(Held& held) {
-  if (callbacks_.empty()) return false;
-  const Vector<FreeMemoryCallback> callbacks = callbacks_;
+bool MemoryPressure::run_callbacks(Held& held) { return run(callbacks_, held); }
+bool MemoryPressure::run_last_resorts(Held& held) { return run(last_resorts_, held); }
+
+// Calls copies: one of the functions may add others.
+bool MemoryPressure::run(const Vector<FreeMemoryCallback>& functions, Held& held) {
+  if (functions.empty()) return false;
+  const Vector<FreeMemoryCallback> callbacks = functions;
   const Unlocked unlocked(held);
   bool freed = false;
   for (const FreeMemoryCallback& callback : callbacks) freed |= callback();
   return freed;
-}
-
-bool MemoryPressure::run_last_resort(Held& held) {
-  if (!last_resort_) return false;
-  const FreeMemoryCallback last_resort = last_resort_;
-  const Unlocked unlocked(held);
-  return last_resort();
 }
 
 void MemoryPressure::tell(const OutOfMemoryReport& report, Held& held) {

@@ -67,22 +67,24 @@ class MemoryPressure {
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_refusal_observer(RefusalObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
-  // Sets a function that is called when a request is about to fail, and that returns whether it freed something. The
-  // guard's function empties the quarantine.
-  void set_last_resort(FreeMemoryCallback last_resort);
+  // Adds a function that is called when a request is about to fail, and that returns whether it freed something. The
+  // guard's function empties the quarantine. Throws InvalidArgument for an empty one.
+  void add_last_resort(FreeMemoryCallback last_resort);
 
   // Both return whether something was freed.
   bool run_callbacks(Held& held) CACHALOT_HELD;
-  bool run_last_resort(Held& held) CACHALOT_HELD;
+  bool run_last_resorts(Held& held) CACHALOT_HELD;
   void tell(const OutOfMemoryReport& report, Held& held) CACHALOT_HELD;
   void tell_of_refusal(const RefusalReport& report, Held& held) CACHALOT_HELD;
 
  private:
+  static bool run(const Vector<FreeMemoryCallback>& functions, Held& held) CACHALOT_HELD;
+
   HeapState& state_;
   std::vector<OutOfMemoryObserver> observers_ CACHALOT_GUARDED_BY(device_lock);
   std::vector<RefusalObserver> refusal_observers_ CACHALOT_GUARDED_BY(device_lock);
   Vector<FreeMemoryCallback> callbacks_ CACHALOT_GUARDED_BY(device_lock);
-  FreeMemoryCallback last_resort_ CACHALOT_GUARDED_BY(device_lock);  // empty: none
+  Vector<FreeMemoryCallback> last_resorts_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

@@ -20,7 +20,7 @@ void* Uncached::allocate(std::size_t bytes, Held& held, Alignment alignment) {
     return ((*state_.device).*malloc_)(bytes + alignment.slack());
   };
   std::optional<Address> address = ask();
-  if (!address && pressure_.run_last_resort(held)) address = ask();
+  if (!address && pressure_.run_last_resorts(held)) address = ask();
   if (!address) {
     throw OutOfMemory(formatted("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.",
                                 format_bytes(bytes), state_.index),

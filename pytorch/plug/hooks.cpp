@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "c_api/last_error.h"
+#include "pytorch/plug/garbage.h"
 #include "pytorch/plug/lent_tensors.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
@@ -79,6 +80,10 @@ int cachalot_plug_settings(const char* settings) {
 
 int cachalot_plug_place(unsigned flags, unsigned* before) {
   return guarded([&] { *before = Process::instance().place(flags); });
+}
+
+int cachalot_plug_collect_garbage(int on) {
+  return guarded([&] { set_collecting(on != 0); });
 }
 
 int cachalot_plug_takes_pages(int* answer) {

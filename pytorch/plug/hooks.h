@@ -40,6 +40,8 @@ CACHALOT_EXPORT int cachalot_plug_give_options(const char* options);
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings);
 // Sets the flags of cachalot_malloc_with_flags for the calling thread's allocations from now on; `before` is what they were.
 CACHALOT_EXPORT int cachalot_plug_place(unsigned flags, unsigned* before);
+// Sets whether Python's garbage is collected before an allocation fails, as it is from the beginning on.
+CACHALOT_EXPORT int cachalot_plug_collect_garbage(int on);
 // Tells whether new memory is pages, or would be if the allocator were made now: 1 or 0.
 CACHALOT_EXPORT int cachalot_plug_takes_pages(int* answer);
 // Makes the private pool's memory plain from now on, on each device that has the pool.

@@ -15,6 +15,7 @@
 #include "diagnostics/process_publisher.h"
 #include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
+#include "pytorch/plug/garbage.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {
@@ -160,6 +161,7 @@ CachingAllocator& Process::make() {
   add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();
   tell_of_out_of_memory(*allocator);
+  allocator->add_last_resort([&made = *allocator] { return collect_python_garbage(made); });
   base_given_ = true;
   made_allocator.store(allocator.get(), std::memory_order_release);
   if (publishes) publish_as_asked(*allocator);

@@ -33,6 +33,15 @@ Python::Permission::~Permission() {
   if (was_taken_) python_.release_(state_);
 }
 
+Python::Attachment::Attachment(const Python& python)
+    : python_(python), is_given_(python.is_initialized_() != 0 && python.is_finalizing_() == 0) {
+  if (is_given_) state_ = python.ensure_();
+}
+
+Python::Attachment::~Attachment() {
+  if (is_given_) python_.release_(state_);
+}
+
 // Until 3.13 Python ends a thread that asks for the GIL while it shuts down, which unwinds the thread's stack like an exception
 // that must not be caught; CuPy's code around a call of an allocator would catch it. From 3.14 on such a thread waits for the end
 // of the process.
@@ -55,6 +64,8 @@ Python::Python() noexcept {
   look_up(save_thread_, "PyEval_SaveThread");
   look_up(restore_thread_, "PyEval_RestoreThread");
   look_up(add_pending_call, "Py_AddPendingCall");
+  look_up(import, "PyImport_ImportModule");
+  look_up(call_method, "PyObject_CallMethod");
   look_up(current_frame, "PyEval_GetFrame");
   look_up(get_back, "PyFrame_GetBack");
   look_up(get_code, "PyFrame_GetCode");

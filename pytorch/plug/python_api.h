@@ -38,6 +38,22 @@ class Python {
     bool was_taken_ = false;
   };
 
+  // Makes the calling thread, which Python need not know, hold the GIL as long as the object lives. Waits for the thread that
+  // holds the GIL. Gives nothing where Python has not begun, or shuts down.
+  class Attachment {
+   public:
+    explicit Attachment(const Python& python);
+    ~Attachment();
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+    bool is_given() const { return is_given_; }
+
+   private:
+    const Python& python_;
+    bool is_given_;
+    int state_ = 0;  // PyGILState_STATE
+  };
+
   // Lays aside the exception that the thread raises, and brings it back at its end, whatever was raised meanwhile. Needs a
   // Permission.
   class RaisedException {
@@ -71,6 +87,8 @@ class Python {
   };
 
   int (*add_pending_call)(int (*)(void*), void*);
+  PythonObject* (*import)(const char*);
+  PythonObject* (*call_method)(PythonObject*, const char* name, const char* format, ...);
   PythonObject* (*current_frame)();
   PythonObject* (*get_back)(PythonObject*);
   PythonObject* (*get_code)(PythonObject*);

@@ -68,6 +68,7 @@ add_out_of_memory_observer  =                   -functions                      
 add_refusal_observer        =                   -functions                            -adapter
 add_free_memory_callback    =                   -functions                            -adapter
 add_change_tracker          =                   -functions                            -adapter
+add_last_resort             -ctypes             -functions                            plug_collect_garbage
 add_watcher                 -ctypes             -functions                            -leaks
 remove_watcher              -ctypes             -functions                            -leaks
 set_slow_work_observer      -nvtx               -functions                            -nvtx

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from world import MODE, PAGES, full_only, not_native, not_plug, run_python, simulated, succeeds
+from world import ENABLE_MODE, MODE, PAGES, full_only, not_native, not_plug, run_python, simulated, succeeds
 
 pytestmark = not_native
 
@@ -532,3 +532,55 @@ def test_the_memory_of_a_wrapper_is_that_of_the_tensor_inside():
     assert list(_addresses(Wrapper(inside))) == [inside.data_ptr()]
     assert list(_addresses(inside[10:])) == [inside.data_ptr()]
     assert list(_addresses(torch.empty(3))) == []
+
+
+CYCLES = """
+import gc, threading, time
+gc.disable()
+
+class Cycle:
+    def __init__(self):
+        self.tensor = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+        self.itself = self
+
+def fill():
+    for _ in range(60):
+        Cycle()
+
+"""
+
+
+@pytest.mark.parametrize("on_a_thread", [False, True])
+def test_garbage_is_collected_before_memory_runs_out(on_a_thread):
+    """18 GiB of tensors in cycles go through 8 GiB."""
+    fill = "thread = threading.Thread(target=fill); thread.start(); thread.join()" if on_a_thread else "fill()"
+    succeeds(run_python(CYCLES + fill + "\nassert torch.cuda.memory_stats()['num_ooms'] == 0\n"))
+
+
+def test_garbage_may_stay():
+    program = CYCLES + "try:\n    fill()\nexcept torch.OutOfMemoryError:\n    print('ran out')\n"
+    preamble = f"import torch, cachalot\ncachalot.enable(gc_on_oom=False, mode={ENABLE_MODE!r})\n"
+    assert "ran out" in run_python(program, preamble=preamble).stdout
+
+
+def test_who_holds_the_lock_for_long_does_not_hang_a_request_that_fails():
+    """The request fails once five seconds are over."""
+    program = CYCLES + """
+import ctypes
+
+kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(7)]
+failed = threading.Event()
+
+def fail():
+    try:
+        torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        failed.set()
+
+thread = threading.Thread(target=fail)
+thread.start()
+ctypes.PyDLL(None).usleep(900_000)
+thread.join(30)
+assert failed.is_set()
+"""
+    succeeds(run_python(program))

@@ -206,6 +206,10 @@ class AllocatorObservers : private AllocatorGroup {
   /// Adds a callback that frees memory when it is needed. Throws InvalidArgument for an empty
   /// function.
   void add_free_memory_callback(const FreeMemoryCallback& callback);
+  /// Adds a callback that frees memory when a request would fail otherwise, after all memory that
+  /// is cached was given back. Where one returns true, the request is tried once more. Throws
+  /// InvalidArgument for an empty function.
+  void add_last_resort(const FreeMemoryCallback& callback);
   /// Adds a tracker of changes. Throws InvalidArgument for an empty function.
   void add_change_tracker(const ChangeTracker& tracker);
   /// Adds an observer of every change on every device, with the call stacks of allocations, until

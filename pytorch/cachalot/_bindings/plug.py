@@ -72,6 +72,7 @@ _FUNCTIONS: Functions = {
     "plug_place": (ctypes.c_uint, ctypes.POINTER(ctypes.c_uint)),
     "plug_set_plain": (ctypes.c_ulonglong, ctypes.c_ulonglong),
     "plug_takes_pages": (ctypes.POINTER(ctypes.c_int),),
+    "plug_collect_garbage": (ctypes.c_int,),
     "plug_release_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
     "plug_restore_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong),
     "plug_record_history": (ctypes.c_int, ctypes.c_long),

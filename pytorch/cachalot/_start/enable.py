@@ -38,6 +38,7 @@ def enable(
     pinned: bool = False,
     pinned_limit: _pinned.Limit | None = None,
     tell_environment: bool = True,
+    gc_on_oom: bool = True,
 ) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
@@ -63,6 +64,8 @@ def enable(
         tell_environment: True: PYTORCH_CUDA_ALLOC_CONF says expandable_segments:True from then on if the heap is pages, and False
             where it said True and the heap is not. vLLM and SGLang look there for memory that cudaIpcGetMemHandle refuses; child
             processes inherit it.
+        gc_on_oom: True: before an out-of-memory exception Python's garbage is collected, and memory searched once more: tensors in
+            reference cycles live until a collection.
 
     Raises:
         ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM,
@@ -96,6 +99,7 @@ def enable(
             _options.give(plug, config)
             now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
             set_enabled(now)
+        plug.call("plug_collect_garbage", int(gc_on_oom))
         if tell_environment:
             _config.tell_of_heap(_takes_pages(plug))
         if pinned:
