@@ -162,11 +162,14 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
 
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
 
-// Plain memory of the stream that is free: left by a time when requests were for plain memory (Options::plain).
+// Free plain memory of the stream. A segment that is free as a whole serves requests for most of it alone: when memory runs
+// short it can go back, as long as no piece of it is live.
 Block* PageGrowth::Search::take_plain(Growing& growing) {
   Request plain = request_;
   plain.arena = state_.plain_beside(request_.pool(), growing).find(request_.stream().key);
-  return plain.arena != nullptr ? state_.find_free(plain, growing) : nullptr;
+  Block* const block = plain.arena != nullptr ? state_.find_free(plain, growing) : nullptr;
+  const bool serves = block != nullptr && (block->is_split() || block->size() - request_.rounded <= block->size() / 8);
+  return serves ? block : nullptr;
 }
 
 Block* PageGrowth::Search::remap_after_draining(Growing& growing) {

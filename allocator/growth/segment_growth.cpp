@@ -33,6 +33,8 @@ struct SegmentGrowth::Search {
   Block* take_from_ended(Growing& growing) CACHALOT_GROWING { return growth.take_from_ended(request, growing); }
   Block* collect_and_grow(Growing& growing) CACHALOT_GROWING {
     growth.streams_.forget_if_many(growing);
+    const std::size_t bytes = segment_size(request.rounded, state.options.large_segment_size);
+    growth.recovery_.make_room_for_plain(growth, bytes, growing);
     if (state.is(HeapState::kAging, growing) && !state.capturing(growing)) growth.collect_garbage(growing);
     return growth.grow(request, context, growing);
   }

@@ -33,6 +33,15 @@ void Recovery::release_default_pools(Growing& growing) {
   if (plain != usual) plain->release_free(nullptr, growing);
 }
 
+void Recovery::make_room_for_plain(const Growth& growth, std::size_t bytes, Growing& growing) {
+  Growth& usual = *state_.small(growing).growth;
+  const bool is_beside = &usual != &growth && &growth == state_.plain_pools.front().growth;
+  if (!is_beside || state_.capturing(growing)) return;
+  const std::size_t held = state_.ledger.held_bytes(growing) + bytes;
+  const std::size_t peak = as_size(state_.counters.max_reserved_bytes());
+  if (held > peak) usual.trim({held - peak, /*may_exceed=*/true}, growing);
+}
+
 bool Recovery::may_erase(const PrivatePool& pool, const Held& held) const {
   const bool sleeps_on = pool.is_asleep && !pool.tag.empty();
   return pool.holds == 0 && !pools_.in_use(pool, held) && !sleeps_on && !pool.large.growth->has_leftovers(pool, held);

@@ -31,6 +31,9 @@ class Recovery {
   // Waits until the blocks that wait for other streams are free. Returns false if none was waiting.
   bool synchronize_frees(Growing& growing) CACHALOT_GROWING { return frees_.synchronize(nullptr, growing); }
   void release_default_pools(Growing& growing) CACHALOT_GROWING;
+  // Gives back idle pages of the default pools as far as `bytes` more of plain memory beside them, for `growth`, would raise the
+  // peak of held memory.
+  void make_room_for_plain(const Growth& growth, std::size_t bytes, Growing& growing) CACHALOT_GROWING;
   // Returns the memory of the pool `id`, or of all pools (the default id), to the device, as far as they have no users,
   // and erases those left without memory; the pool of a sleeping tag stays. Does nothing during a capture, which a
   // cudaFree or a wait would invalidate.

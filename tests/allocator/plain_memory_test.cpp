@@ -64,18 +64,17 @@ TEST_F(PlainMemory, IsTheUsualMemoryOfOtherHeaps) {
 
 TEST_F(PlainMemory, IsWhatRequestsGetAfterExpandableSegmentsFalse) {
   void* const before = world.allocate(8 * kMiB);
-  allocator.deallocate(world.allocate(8 * kMiB));  // a free block of pages
   allocator.configure("expandable_segments:False");
   EXPECT_FALSE(takes_pages(allocator.options()));
   EXPECT_TRUE(uses_pages(allocator.options()));
-  void* const between = world.allocate(8 * kMiB);
+  void* const between = world.allocate(18 * kMiB);
   void* const small = world.allocate(1000);
   EXPECT_TRUE(is_plain(between));
   EXPECT_TRUE(is_plain(small));
   EXPECT_FALSE(is_plain(before));
   allocator.configure("expandable_segments:True");
   void* const after = world.allocate(8 * kMiB);
-  EXPECT_FALSE(is_plain(after)) << "a free block of pages serves first";
+  EXPECT_FALSE(is_plain(after)) << "no free plain memory is large enough";
   for (void* ptr : {before, between, small, after}) allocator.deallocate(ptr);
   allocator.configure("expandable_segments:False");
   allocator.configure("garbage_collection_threshold:0.5");  // names another option
@@ -109,7 +108,7 @@ TEST_F(PlainMemory, OfTheOneKindIsGivenBackWhenTheOtherRunsOut) {
   World tight(256 * kMiB, "heap:pages");
   tight.allocator.deallocate(tight.allocate(200 * kMiB));
   void* const ptr = tight.allocator.allocate(100 * kMiB, 0, nullptr, {.plain = true});
-  EXPECT_EQ(tight.reserved(), 100 * kMiB);
+  EXPECT_EQ(tight.reserved(), 200 * kMiB) << "as many idle pages went as the peak has no room for";
   tight.allocator.deallocate(ptr);
   void* const pages = tight.allocate(200 * kMiB);
   EXPECT_EQ(tight.reserved(), 200 * kMiB);
@@ -119,11 +118,24 @@ TEST_F(PlainMemory, OfTheOneKindIsGivenBackWhenTheOtherRunsOut) {
 }
 
 TEST_F(PlainMemory, IsTrimmed) {
-  allocator.deallocate(world.allocate(64 * kMiB));
-  allocator.deallocate(plain(64 * kMiB));
+  void* const first = plain(64 * kMiB);
+  void* const second = world.allocate(64 * kMiB);
+  allocator.deallocate(first);
+  allocator.deallocate(second);
   EXPECT_EQ(world.reserved(), 128 * kMiB);
   EXPECT_EQ(allocator.trim(0), 128 * kMiB);
   EXPECT_EQ(world.reserved(), 0u);
+}
+
+TEST_F(PlainMemory, DoesNotRaiseThePeakOfHeldMemoryAsLongAsPagesAreIdle) {
+  allocator.deallocate(world.allocate(100 * kMiB));
+  void* const first = plain(30 * kMiB);
+  EXPECT_EQ(world.reserved(), 100 * kMiB);
+  void* const second = plain(100 * kMiB);
+  EXPECT_EQ(world.reserved(), 130 * kMiB);
+  EXPECT_EQ(allocator.memory_stats().reserved_bytes.all.peak, static_cast<std::int64_t>(130 * kMiB));
+  allocator.deallocate(first);
+  allocator.deallocate(second);
 }
 
 TEST_F(PlainMemory, OfAPoolGoesWithThePool) {
