@@ -248,10 +248,25 @@ ContentStore::Window ContentStore::window(const Place& first) {
   return {getpid(), file(), offset_of(first)};
 }
 
-bool ContentStore::attach(const Place& first, std::size_t bytes, const Window& window) {
+int ContentStore::descriptor_with(const void* note, std::size_t bytes) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file());
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);  // a dup would have the same position
+  const auto at = static_cast<off_t>(next_note_);
+  if (descriptor < 0) return -1;
+  if (pwrite(descriptor, note, bytes, at) == static_cast<ssize_t>(bytes) && lseek(descriptor, at, SEEK_SET) == at) {
+    next_note_ += bytes;
+    return descriptor;
+  }
+  close(descriptor);
+  return -1;
+}
+
+bool ContentStore::attach(const Place& first, std::size_t bytes, const Window& window, int descriptor) {
   if (attached_.contains(offset_of(first))) return true;  // the same import, opened again
   ForeignFile& foreign = foreign_files_[{window.process, window.file}];
-  if (foreign.windows == 0) foreign.file = open_file_of(window);
+  if (foreign.windows == 0) {
+    foreign.file = descriptor >= 0 ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : open_file_of(window);
+  }
   if (foreign.file < 0) {
     foreign_files_.erase({window.process, window.file});
     return false;

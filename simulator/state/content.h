@@ -1,7 +1,8 @@
 // The content of the simulated devices' memory: a sparse file without a name, in which a byte's place is its device and
 // its physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that
 // device memory needs no room in the address space, and a bad host pointer gives an error instead of a crash. Another
-// process reads and writes our memory through the file, by /proc/<process>/fd. process_mutex guards it.
+// process reads and writes our memory through the file: by a descriptor that it was sent, as a driver's are sufficient by
+// themselves, or by /proc/<process>/fd. process_mutex guards it.
 #pragma once
 
 #include <cstddef>
@@ -101,8 +102,11 @@ class ContentStore {
     std::uint64_t offset;
   };
   Window window(const Place& first);
-  // False when the other process is gone or forbids it. `forget` ends it. An exporter's file is open once.
-  bool attach(const Place& first, std::size_t bytes, const Window& window);
+  // False when the other process is gone or forbids it. `forget` ends it. An exporter's file is open once. `descriptor` is
+  // of its file and stays the caller's; -1: there is none.
+  bool attach(const Place& first, std::size_t bytes, const Window& window, int descriptor = -1);
+  // Returns a new descriptor of our file, whose position is a note of these bytes; -1 if the system has none.
+  int descriptor_with(const void* note, std::size_t bytes);
 
  private:
   using Exporter = std::pair<int, int>;  // process and file
@@ -129,8 +133,9 @@ class ContentStore {
   void note_written(const Place& first, std::size_t bytes);
 
   int file_ = -1;
-  bool written_ = false;                    // anything, ever
-  std::vector<std::vector<bool>> touched_;  // by device, by 2 MiB of physical numbers
+  std::uint64_t next_note_ = std::uint64_t{1} << 62;  // behind all devices' memory
+  bool written_ = false;                              // anything, ever
+  std::vector<std::vector<bool>> touched_;            // by device, by 2 MiB of physical numbers
   KnownContent known_;
   std::map<std::uint64_t, Attached> attached_;
   std::map<Exporter, ForeignFile> foreign_files_;

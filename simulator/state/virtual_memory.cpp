@@ -1,6 +1,5 @@
 #include "simulator/state/virtual_memory.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -218,16 +217,16 @@ int VirtualMemory::export_handle(CUmemGenericAllocationHandle handle) {
   const HandleInfo memory = devices_.on_clock(device).handle_info(on_device);
   Ticket ticket{{}, handle, memory.bytes, content_.window({device, memory.physical})};
   std::memcpy(ticket.magic, kMagic, sizeof(kMagic));
-  const int descriptor = memfd_create("cachalot shared memory handle", MFD_CLOEXEC);
-  if (descriptor < 0 || pwrite(descriptor, &ticket, sizeof(ticket), 0) != sizeof(ticket))
-    fail(kCall, CudaCode::unknown, "no file descriptor to share it by");
+  const int descriptor = content_.descriptor_with(&ticket, sizeof(ticket));
+  if (descriptor < 0) fail(kCall, CudaCode::unknown, "no file descriptor to share it by");
   return descriptor;
 }
 
 CUmemGenericAllocationHandle VirtualMemory::import_handle(int descriptor) {
   constexpr auto kCall = "cuMemImportFromShareableHandle";
   Ticket ticket{};
-  const bool read = pread(descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket);
+  const off_t at = lseek(descriptor, 0, SEEK_CUR);
+  const bool read = at >= 0 && pread(descriptor, &ticket, sizeof(ticket), at) == sizeof(ticket);
   if (!read || std::memcmp(ticket.magic, kMagic, sizeof(kMagic)) != 0)
     fail(kCall, CudaCode::invalid_value, "not a descriptor that cuMemExportToShareableHandle made");
   if (ticket.window.process == getpid()) {
@@ -237,8 +236,8 @@ CUmemGenericAllocationHandle VirtualMemory::import_handle(int descriptor) {
   }
   DeviceState& device = contexts_.current();
   const MemoryHandle adopted = devices_.on_clock(device).adopt(ticket.bytes);
-  if (!content_.attach({device.ordinal, device.simulated->handle_info(adopted).physical}, ticket.bytes,
-                       ticket.window)) {
+  if (!content_.attach({device.ordinal, device.simulated->handle_info(adopted).physical}, ticket.bytes, ticket.window,
+                       descriptor)) {
     device.simulated->release(adopted);
     fail(kCall, CudaCode::invalid_value, "the process that shares it is gone");
   }
