@@ -24,6 +24,7 @@ cachalot_static_library(core allocator
   SOURCES
     base/bytes.cpp
     base/call_stack.cpp
+    base/exported_files.cpp
     base/format.cpp
     base/json_writer.cpp
     base/host_memory.cpp

@@ -456,7 +456,7 @@ SharedMemory PageDriver::share(const Block& block, Growing& growing) {
     const std::size_t bytes = pages_.pages().bytes(handle);
     const Unlocked<Held> unlocked(growing);
     const ExportedHandles::Export& exported = handles_.exported.of(physical);
-    memory.handles.push_back({exported.handle, bytes, exported.number});
+    memory.handles.push_back({exported.handle, bytes, exported.key});
   }
   return memory;
 }

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/exported_files.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/cuda_codes.h"
@@ -30,10 +32,15 @@ const ExportedHandles::Export& ExportedHandles::of(MemoryHandle handle) {
   const auto known = exports_.find(handle);
   if (known != exports_.end()) return known->second;
   const auto entry = exports_.emplace(handle, Export{}).first;
+  Export& exported = entry->second;
   try {
-    return entry->second = {device_.export_handle(handle), ++newest_};
+    exported.key = ExportedFiles::random_key();
+    exported.handle = device_.export_handle(handle);
+    const bool is_file = exported.handle.kind == ShareableHandle::Kind::descriptor;
+    if (is_file) ExportedFiles::instance().add(exported.key, exported.handle.descriptor);
+    return exported;
   } catch (...) {
-    exports_.erase(entry);
+    forget(handle);
     throw;
   }
 }
@@ -41,8 +48,11 @@ const ExportedHandles::Export& ExportedHandles::of(MemoryHandle handle) {
 void ExportedHandles::forget(MemoryHandle handle) {
   const auto known = exports_.find(handle);
   if (known == exports_.end()) return;
-  const ShareableHandle& exported = known->second.handle;
-  if (exported.kind == ShareableHandle::Kind::descriptor) ::close(exported.descriptor);
+  const auto& [exported, key] = known->second;
+  if (exported.kind == ShareableHandle::Kind::descriptor && exported.descriptor >= 0) {
+    ExportedFiles::instance().remove(key);
+    ::close(exported.descriptor);
+  }
   exports_.erase(known);
 }
 
@@ -50,7 +60,7 @@ void ExportedHandles::forget(MemoryHandle handle) {
 
 ImportedMemory::~ImportedMemory() {
   if (imports_.empty()) return;
-  for (auto& entry : imports_) entry.second.is_used = false;
+  for (auto& entry : imports_) entry.second.openings.clear();
   try {
     device_.synchronize();
     close_unused();
@@ -59,14 +69,41 @@ ImportedMemory::~ImportedMemory() {
 }
 
 Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>& peers) {
-  if (memory.handles.empty()) {
-    CACHALOT_REQUIRE(memory.offset <= kMostSharedBytes && memory.bytes <= kMostSharedBytes - memory.offset,
-                     "a shared allocation of {} bytes at offset {}: no segment has so many", memory.bytes,
-                     memory.offset);
-    const Address base = device_.ipc_import(memory.segment);
-    imports_.emplace(base, Import{.is_used = true});
-    return base;
+  if (memory.handles.empty()) return open_segment(memory);
+  const std::size_t bytes = checked_bytes(memory);
+  if (const Address known = open_again(memory); known != 0) return known;
+  const std::optional<Address> base = device_.reserve(bytes);
+  if (!base) {
+    throw OutOfMemory(formatted("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
+                      device_.index(), bytes);
   }
+  const auto import = imports_.emplace(*base, Import{.bytes = bytes});
+  try {
+    import->second.openings.reserve(1);
+    map(*base, import->second, memory, peers);
+  } catch (...) {
+    abandon(import);
+    throw;
+  }
+  import->second.is_whole = true;
+  import->second.openings.push_back(*base);
+  return *base;
+}
+
+// The driver counts the openings of a segment itself.
+Address ImportedMemory::open_segment(const SharedMemory& memory) {
+  CACHALOT_REQUIRE(memory.offset <= kMostSharedBytes && memory.bytes <= kMostSharedBytes - memory.offset,
+                   "a shared allocation of {} bytes at offset {}: no segment has so many", memory.bytes, memory.offset);
+  Import import{.is_whole = true};
+  import.openings.push_back(0);
+  const Address base = device_.ipc_import(memory.segment);
+  import.openings.back() = base;
+  imports_.emplace(base, std::move(import));
+  return base;
+}
+
+// Returns the bytes of all handles.
+std::size_t ImportedMemory::checked_bytes(const SharedMemory& memory) const {
   const std::size_t page = device_.properties().page_bytes;
   std::size_t bytes = 0;
   for (const SharedMemory::Handle& handle : memory.handles) {
@@ -79,32 +116,58 @@ Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>&
   CACHALOT_REQUIRE(memory.offset <= bytes && memory.bytes <= bytes - memory.offset,
                    "a shared allocation of {} bytes at offset {} of handles of {} bytes: it does not lie in them",
                    memory.bytes, memory.offset, bytes);
-  const std::optional<Address> base = device_.reserve(bytes);
-  if (!base) {
-    throw OutOfMemory(formatted("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
-                      device_.index(), bytes);
+  return bytes;
+}
+
+// Opens handles that are mapped already, also those that nothing used any more, and returns where they begin; 0 if they
+// are not.
+Address ImportedMemory::open_again(const SharedMemory& memory) {
+  const auto is_same = [](const Mapping& mapping, const SharedMemory::Handle& handle) {
+    return handle.key != 0 && mapping.key == handle.key && mapping.bytes == handle.bytes;
+  };
+  for (auto& [base, import] : imports_) {
+    if (!import.is_whole) continue;
+    Vector<Mapping>& mappings = import.mappings;
+    const auto first =
+        std::search(mappings.begin(), mappings.end(), memory.handles.begin(), memory.handles.end(), is_same);
+    if (first == mappings.end()) continue;
+    Address at = base;
+    for (auto before = mappings.begin(); before != first; ++before) at += before->bytes;
+    import.openings.push_back(at);
+    return at;
   }
-  const auto import = imports_.emplace(*base, Import{.bytes = bytes});
-  try {
-    map(*base, import->second, memory, peers);
-  } catch (...) {
-    abandon(import);
-    throw;
-  }
-  import->second.is_used = true;
-  return *base;
+  return 0;
 }
 
 void ImportedMemory::map(Address base, Import& import, const SharedMemory& memory, const std::vector<int>& peers) {
   import.mappings.reserve(memory.handles.size());
   Address at = base;
   for (const SharedMemory::Handle& handle : memory.handles) {
-    Mapping& mapping = import.mappings.emplace_back(Mapping{device_.import_handle(handle.shared), handle.bytes});
+    const MemoryHandle imported = import_handle(handle);
+    Mapping& mapping = import.mappings.emplace_back(Mapping{handle.key, imported, handle.bytes});
     device_.map(at, mapping.bytes, mapping.handle);
     mapping.is_mapped = true;
     at += mapping.bytes;
   }
   device_.set_access(base, import.bytes, peers);
+}
+
+// Returns the handle that another import has of the same export, or a new one.
+MemoryHandle ImportedMemory::import_handle(const SharedMemory::Handle& handle) {
+  for (const auto& entry : imports_) {
+    for (const Mapping& mapping : entry.second.mappings) {
+      if (handle.key != 0 && mapping.key == handle.key && mapping.bytes == handle.bytes) return mapping.handle;
+    }
+  }
+  return device_.import_handle(handle.shared);
+}
+
+std::size_t ImportedMemory::mappings_of(MemoryHandle handle) const {
+  std::size_t count = 0;
+  for (const auto& entry : imports_) {
+    for (const Mapping& mapping : entry.second.mappings) count += mapping.handle == handle ? 1 : 0;
+  }
+  return count;
 }
 
 // Abandons an import that could not be opened. Memory that the device does not take back now is closed later, as
@@ -117,20 +180,29 @@ void ImportedMemory::abandon(Imports::iterator import) {
   }
 }
 
-bool ImportedMemory::mark_unused(Address base) {
-  for (auto [import, end] = imports_.equal_range(base); import != end; ++import) {
-    if (!import->second.is_used) continue;
-    import->second.is_used = false;
+bool ImportedMemory::drop(Address base) {
+  const auto behind = imports_.upper_bound(base);
+  if (behind == imports_.begin()) return false;
+  auto [import, end] = imports_.equal_range(std::prev(behind)->first);
+  for (; import != end; ++import) {
+    Vector<Address>& openings = import->second.openings;
+    const auto opening = std::find(openings.begin(), openings.end(), base);
+    if (opening == openings.end()) continue;
+    openings.erase(opening);
     return true;
   }
   return false;
+}
+
+bool ImportedMemory::has_unused() const {
+  return std::any_of(imports_.begin(), imports_.end(), [](const auto& entry) { return entry.second.openings.empty(); });
 }
 
 void ImportedMemory::close_unused() {
   std::exception_ptr error;
   for (auto next = imports_.begin(); next != imports_.end();) {
     const auto import = next++;
-    if (import->second.is_used) continue;
+    if (!import->second.openings.empty()) continue;
     try {
       close(import->first, import->second);
       imports_.erase(import);
@@ -143,6 +215,7 @@ void ImportedMemory::close_unused() {
 
 // Closes an import. Steps already done are not repeated after a later one fails.
 void ImportedMemory::close(Address base, Import& import) {
+  import.is_whole = false;
   if (import.bytes == 0) return device_.ipc_close(base);
   Address end = base;
   for (const Mapping& mapping : import.mappings) end += mapping.bytes;
@@ -151,7 +224,7 @@ void ImportedMemory::close(Address base, Import& import) {
     end -= last.bytes;
     if (last.is_mapped) device_.unmap(end, last.bytes);
     last.is_mapped = false;
-    device_.release(last.handle);
+    if (mappings_of(last.handle) == 1) device_.release(last.handle);
     import.mappings.pop_back();
   }
   device_.unreserve(base, import.bytes);
@@ -159,7 +232,7 @@ void ImportedMemory::close(Address base, Import& import) {
 
 void ImportedMemory::open_to(const std::vector<int>& peers) {
   for (const auto& [base, import] : imports_) {
-    if (import.bytes != 0 && import.is_used) device_.set_access(base, import.bytes, peers);
+    if (import.bytes != 0 && import.is_whole) device_.set_access(base, import.bytes, peers);
   }
 }
 
@@ -212,8 +285,8 @@ void Sharing::call_or_recover(FunctionRef<void()> call, const char* purpose, std
 bool Sharing::close_shared(Address base) {
   const DeviceLock lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
-  if (!handles_.imported.mark_unused(base)) return false;
-  if (state_.capturing(growing)) return true;
+  if (!handles_.imported.drop(base)) return false;
+  if (state_.capturing(growing) || !handles_.imported.has_unused()) return true;
   const Unlocked<Held> unlocked(growing);
   state_.device->synchronize();
   handles_.imported.close_unused();

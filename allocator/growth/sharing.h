@@ -34,9 +34,9 @@ class ExportedHandles {
 
   struct Export {
     ShareableHandle handle;
-    std::uint32_t number = 0;  // exports are counted from 1
+    std::uint64_t key = 0;  // random
   };
-  // Its descriptor is open until `forget`. Throws CudaError.
+  // Its descriptor is open, and known to ExportedFiles by the key, until `forget`. Throws CudaError.
   const Export& of(MemoryHandle handle);
   // To be called before the handle is released: an open descriptor would keep the memory.
   void forget(MemoryHandle handle);
@@ -44,11 +44,11 @@ class ExportedHandles {
  private:
   Device& device_;
   HashMap<MemoryHandle, Export> exports_;
-  std::uint32_t newest_ = 0;
 };
 
-// Memory of other processes. Each opening has to be closed. If the device refuses to close one, the next call that
-// closes does so.
+// Memory of other processes. Handles that are open side by side are mapped once for all that open them, and a handle is
+// imported once for all that map it. Each opening has to be closed. If the device refuses to unmap memory whose last
+// opening was closed, the next call that unmaps does so.
 class ImportedMemory {
  public:
   explicit ImportedMemory(Device& device) : device_(device) {}
@@ -62,8 +62,11 @@ class ImportedMemory {
   // Throws InvalidArgument for handles that are not made of pages, and for an allocation that does not lie in them;
   // OutOfMemory when there are no addresses; CudaError.
   Address open(const SharedMemory& memory, const std::vector<int>& peers);
-  // Work that uses it must be done before the next close_unused. Returns false if it is not open.
-  bool mark_unused(Address base);
+  // Forgets one opening. Work that uses the memory must be done before the next close_unused. Returns false if it is not
+  // open.
+  bool drop(Address base);
+  // Returns whether close_unused would close something.
+  bool has_unused() const;
   // Throws the first CudaError, after it has tried all.
   void close_unused();
   // Makes open memory accessible to `peers`, too. Throws CudaError.
@@ -71,6 +74,7 @@ class ImportedMemory {
 
  private:
   struct Mapping {
+    std::uint64_t key = 0;  // of the export; 0: unknown
     MemoryHandle handle = 0;
     std::size_t bytes = 0;
     bool is_mapped = false;
@@ -78,11 +82,17 @@ class ImportedMemory {
   struct Import {
     std::size_t bytes = 0;  // of addresses; 0: a segment
     Vector<Mapping> mappings = {};
-    bool is_used = false;
+    bool is_whole = false;          // all of it is mapped: more may open it
+    Vector<Address> openings = {};  // an address that `open` returned, for each time; empty: unused
   };
   using Imports = std::multimap<Address, Import>;  // a segment that is opened twice has one address
 
+  Address open_segment(const SharedMemory& memory);
+  std::size_t checked_bytes(const SharedMemory& memory) const;
+  Address open_again(const SharedMemory& memory);
   void map(Address base, Import& import, const SharedMemory& memory, const std::vector<int>& peers);
+  MemoryHandle import_handle(const SharedMemory::Handle& handle);
+  std::size_t mappings_of(MemoryHandle handle) const;
   void abandon(Imports::iterator import);
   void close(Address base, Import& import);
 

@@ -33,7 +33,7 @@ inline constexpr char kIpcPages = 'p';
 
 struct IpcHeader {
   std::int32_t process;
-  // Padding in PyTorch's. The number of the newest export: the bytes are the key of the receiver's caches, and descriptors
+  // Padding in PyTorch's. A part of a key of an export: the bytes are the key of the receiver's caches, and descriptors
   // of handles that are gone come again.
   std::uint32_t number;
   std::uint64_t handle_bytes;
@@ -79,7 +79,7 @@ inline std::string to_bytes(const SharedMemory& memory, char version) {
   const bool is_fabric = first.shared.kind == ShareableHandle::Kind::fabric;
   bytes += has_one_size ? kIpcExpandable : kIpcPages;
   std::uint32_t number = 0;
-  for (const SharedMemory::Handle& handle : memory.handles) number = std::max(number, handle.number);
+  for (const SharedMemory::Handle& handle : memory.handles) number = std::max(number, static_cast<std::uint32_t>(handle.key));
   append(bytes, IpcHeader{getpid(), number, has_one_size ? first.bytes : 0, memory.handles.size()});
   if (version >= kTellsHandleKind) append(bytes, is_fabric ? kFabricHandles : kDescriptors);
   for (const SharedMemory::Handle& handle : memory.handles) {

@@ -56,7 +56,7 @@ set(wings "^(adapters|c_api|diagnostics|pytorch|simulator|tools)/")
 # What wings may use of the core beside its public headers. Bytes, checks, texts and locks; PyTorch's rules and the grammar of options;
 # CUDA's numbers and addresses.
 set(support
-  allocator/base/bytes.h  allocator/base/check.h    allocator/base/environment.h
+  allocator/base/bytes.h  allocator/base/check.h    allocator/base/environment.h  allocator/base/exported_files.h
   allocator/base/format.h allocator/base/json_writer.h
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h

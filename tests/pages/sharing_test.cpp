@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <set>
 #include <string>
@@ -386,7 +387,7 @@ TEST(SharedMemory, IsAnotherOnceItHasSlept) {
   const Region region(world, "shared");
   void* ptr = allocate_contiguous(world, 8 * kMiB);
   const SharedMemory before = world.allocator.share(ptr);
-  EXPECT_EQ(world.allocator.share(ptr).handles.at(0).number, before.handles.at(0).number);
+  EXPECT_EQ(world.allocator.share(ptr).handles.at(0).key, before.handles.at(0).key);
   world.allocator.release_physical("shared");
   EXPECT_FALSE(is_open(before.handles.at(0).shared.descriptor));  // it would keep the memory
   EXPECT_EQ(world.device->used_bytes(), 0u);
@@ -396,7 +397,7 @@ TEST(SharedMemory, IsAnotherOnceItHasSlept) {
   EXPECT_EQ(world.allocator.handle_count(ptr), 1u);
   const SharedMemory after = world.allocator.share(ptr);
   EXPECT_TRUE(is_open(after.handles.at(0).shared.descriptor));
-  EXPECT_NE(after.handles.at(0).number, before.handles.at(0).number);
+  EXPECT_NE(after.handles.at(0).key, before.handles.at(0).key);
   world.allocator.deallocate(ptr);
 }
 
@@ -537,11 +538,10 @@ TEST(SharedMemory, StaysOpenUntilTheDeviceIsDoneWithIt) {
 
 TEST(SharedMemory, ClosedDuringACaptureGoesWithTheNext) {
   World world(checked(), "heap:pages");
-  void* ptr = allocate_contiguous(world, 8 * kMiB);
-  const SharedMemory memory = world.allocator.share(ptr);
+  const SharedMemory memory = world.allocator.share(allocate_contiguous(world, 8 * kMiB));
   OtherProcess other;
   void* first = other.open(memory);
-  void* second = other.open(memory);
+  void* second = other.open(world.allocator.share(allocate_contiguous(world, 8 * kMiB)));
   {
     const Capture capture(other.world, other.world.device->stream(), kPool);
     other.world.allocator.close_shared(first);
@@ -549,6 +549,145 @@ TEST(SharedMemory, ClosedDuringACaptureGoesWithTheNext) {
   EXPECT_EQ(other.world.device->live_mappings(), 2u);
   other.world.allocator.close_shared(second);
   EXPECT_EQ(other.world.device->live_mappings(), 0u);
+}
+
+// --- memory that is opened several times ---------------------------------------------------------------------------------
+
+// Opened are the mappings of a process, and the calls that it made for them.
+struct Opened {
+  std::uint64_t imports, maps;
+  std::size_t live_mappings;
+  bool operator==(const Opened&) const = default;
+};
+Opened opened(const OtherProcess& other) {
+  const World& world = other.world;
+  return {world.count(DeviceCall::import_handle), world.count(DeviceCall::map), world.device->live_mappings()};
+}
+std::ostream& operator<<(std::ostream& out, const Opened& it) {
+  return out << it.imports << " imports, " << it.maps << " maps, " << it.live_mappings << " live mappings";
+}
+
+// Returns the memory as a sender without keys, such as the C API, describes it.
+SharedMemory without_keys(SharedMemory memory) {
+  for (SharedMemory::Handle& handle : memory.handles) handle.key = 0;
+  return memory;
+}
+
+TEST(SharedMemoryOpenedAgain, IsMappedOnceAndUnmappedWithTheLastClose) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  const SharedMemory memory = world.allocator.share(world.allocate(7 * kMiB));
+  ASSERT_EQ(memory.handles.size(), 4u);
+  OtherProcess other, unknowing;
+  void* base = other.open(memory);
+  for (int i = 1; i < 10; ++i) EXPECT_EQ(other.open(memory), base);
+  EXPECT_EQ(opened(other), (Opened{4, 4, 4}));
+  EXPECT_EQ(other.world.count(DeviceCall::reserve), 1u);
+  for (int i = 1; i < 10; ++i) other.world.allocator.close_shared(base);
+  EXPECT_EQ(other.world.device->live_mappings(), 4u);
+  other.world.allocator.close_shared(base);
+  EXPECT_EQ(other.world.device->live_mappings(), 0u);
+  EXPECT_EQ(other.world.count(DeviceCall::release), 4u);
+  EXPECT_CONTAINS(refusal([&] { other.world.allocator.close_shared(base); }), "is not open");
+  for (int i = 0; i < 10; ++i) unknowing.open(without_keys(memory));
+  EXPECT_EQ(opened(unknowing), (Opened{40, 40, 40}));
+}
+
+TEST(SharedMemoryOpenedAgain, ServesAllAllocationsInItsHandles) {
+  World world(checked(), "heap:pages");
+  world.allocator.deallocate(allocate_contiguous(world, 32 * kMiB));
+  std::vector<SharedMemory> shared;
+  for (int i = 0; i < 32; ++i) shared.push_back(world.allocator.share(world.allocate(kMiB)));
+  OtherProcess other, unknowing;
+  std::set<void*> addresses;
+  for (const SharedMemory& memory : shared) {
+    ASSERT_EQ(memory.handles.size(), 1u);
+    void* base = other.open(memory);
+    addresses.insert(after(base, memory.offset));
+    unknowing.open(without_keys(memory));
+  }
+  EXPECT_EQ(addresses.size(), 32u);
+  EXPECT_EQ(opened(other), (Opened{1, 1, 1}));
+  EXPECT_EQ(opened(unknowing), (Opened{32, 32, 32}));
+}
+
+// Handles 2 and 3 of 1 2 3 4 are open with them. Beside 5 they are not, and 4 5 needs addresses of its own, while handle 4 is
+// not imported again.
+TEST(SharedMemoryOpenedAgain, IsPartOfWhatIsOpenOrSharesItsHandles) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  const SharedMemory five = world.allocator.share(world.allocate(10 * kMiB));
+  ASSERT_EQ(five.handles.size(), 5u);
+  const auto part = [&](std::size_t begin, std::size_t end) {
+    SharedMemory memory;
+    memory.handles.assign(five.handles.begin() + static_cast<std::ptrdiff_t>(begin),
+                          five.handles.begin() + static_cast<std::ptrdiff_t>(end));
+    memory.bytes = (end - begin) * 2 * kMiB;
+    return memory;
+  };
+  OtherProcess other;
+  CachingAllocator& allocator = other.world.allocator;
+  void* four = other.open(part(0, 4));
+  void* middle = other.open(part(1, 3));
+  EXPECT_EQ(middle, after(four, 2 * kMiB));
+  EXPECT_EQ(opened(other), (Opened{4, 4, 4}));
+  void* overlapping = other.open(part(3, 5));
+  EXPECT_EQ(opened(other), (Opened{5, 6, 6}));
+  EXPECT_EQ(other.world.device->memory_at(address(overlapping)).value().handle,
+            other.world.device->memory_at(address(four) + 6 * kMiB).value().handle);
+  EXPECT_CONTAINS(refusal([&] { allocator.close_shared(after(four, 4 * kMiB)); }), "is not open");
+  allocator.close_shared(four);  // a part of it is in use
+  EXPECT_EQ(other.world.device->live_mappings(), 6u);
+  allocator.close_shared(middle);
+  EXPECT_EQ(opened(other), (Opened{5, 6, 2}));
+  EXPECT_EQ(other.world.count(DeviceCall::release), 3u);
+  allocator.close_shared(overlapping);
+  EXPECT_EQ(other.world.device->live_mappings(), 0u);
+  EXPECT_EQ(other.world.count(DeviceCall::release), 5u);
+}
+
+TEST(SharedMemoryOpenedAgain, WithAHandleOfAnotherSizeIsNotTheSame) {
+  World world(checked(), "heap:pages");
+  SharedMemory memory = world.allocator.share(allocate_contiguous(world, 8 * kMiB));
+  OtherProcess other;
+  void* base = other.open(memory);
+  memory.handles[0].bytes = 4 * kMiB;
+  memory.bytes = 4 * kMiB;
+  EXPECT_THROW(other.world.allocator.open_shared(memory), CudaError);
+  EXPECT_EQ(other.world.device->live_mappings(), 1u);
+  other.world.allocator.close_shared(base);
+}
+
+TEST(SharedMemoryOpenedAgain, DuringACaptureIsWhatWasClosedInIt) {
+  World world(checked(), "heap:pages");
+  const SharedMemory memory = world.allocator.share(allocate_contiguous(world, 8 * kMiB));
+  OtherProcess other;
+  void* base = other.open(memory);
+  {
+    const Capture capture(other.world, other.world.device->stream(), kPool);
+    other.world.allocator.close_shared(base);
+    EXPECT_EQ(other.world.allocator.open_shared(memory), base);
+  }
+  EXPECT_EQ(opened(other), (Opened{1, 1, 1}));
+  other.world.allocator.close_shared(base);
+  EXPECT_EQ(other.world.device->live_mappings(), 0u);
+}
+
+// Each call that closes fails once: memory that is opened then is mapped anew, and the rest goes with the next close.
+TEST(SharedMemoryOpenedAgain, AfterAFailedCloseIsMappedAnew) {
+  for (const DeviceCall call : {DeviceCall::unmap, DeviceCall::release, DeviceCall::unreserve}) {
+    SCOPED_TRACE(to_string(call));
+    World world(checked(), "heap:pages");
+    const SharedMemory memory = world.allocator.share(allocate_contiguous(world, 8 * kMiB));
+    OtherProcess other;
+    void* base = other.open(memory);
+    other.world.device->set_faults({{.call = call, .nth = 1, .out_of_memory = false, .code = 999}});
+    EXPECT_THROW(other.world.allocator.close_shared(base), CudaError);
+    void* again = other.open(memory);
+    EXPECT_NE(again, base);
+    other.world.device->set_faults({});
+    other.world.allocator.close_shared(again);
+    EXPECT_EQ(other.world.device->live_mappings(), 0u);
+    EXPECT_EQ(other.world.allocator.validate(), "");
+  }
 }
 
 // Shares, opens and closes; true if a call failed.

@@ -378,12 +378,15 @@ class AllocatorSharing : private AllocatorGroup {
   /// address in this process where the segment or the first handle begins; the allocation is
   /// memory.offset behind. Descriptors in `memory` must be of this process (sent over a socket, or
   /// taken by pidfd_getfd) and stay the caller's.
+  /// Handles with keys that are open here side by side, in the same order, are not mapped again:
+  /// the same memory has one address, however often it is opened. Their descriptors are not used.
   void* open_shared(const SharedMemory& memory, int device = 0);
-  /// Closes what open_shared returned. Each open_shared needs one close_shared. While a graph is
-  /// captured, and after a CudaError of this function, the memory stays mapped until the next
-  /// close_shared.
+  /// Closes what open_shared returned. Each open_shared needs one close_shared; the last one unmaps
+  /// the memory. While a graph is captured, and after a CudaError of this function, it stays mapped
+  /// until the next close_shared.
   /// Throws InvalidArgument if `base` is not open.
-  /// Blocks: until this device's work is done; work of its peers is not waited for.
+  /// Blocks: if memory is unmapped, until this device's work is done; work of its peers is not
+  /// waited for.
   void close_shared(void* base);
 
   /// Allows work of `device` to use memory of `peer`, allocated before or later:

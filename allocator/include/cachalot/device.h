@@ -314,8 +314,9 @@ struct SharedMemory {
   struct Handle {
     ShareableHandle shared;  ///< the handle that the other process imports
     std::size_t bytes = 0;   ///< of the whole handle; a multiple of the device's page
-    /// The export's number; unique in the process, while descriptors are reused.
-    std::uint32_t number = 0;
+    /// A random number that no other export of any process has, while descriptors are reused:
+    /// handles with one key are opened once. 0: unknown, so that each is opened for itself.
+    std::uint64_t key = 0;
   };
   std::vector<Handle> handles;  ///< in address order; empty: `segment` is valid
   IpcHandle segment;            ///< of the segment, if `handles` is empty
