@@ -14,9 +14,9 @@ endif()
 # In build/<preset>/pytorch. It knows nothing of torch; pytorch/adapter, compiled for the torch that is installed when that is first
 # used, does. The allocator in it is hidden, like libcachalot.so's.
 cachalot_files(plug_sources pytorch
-  plug/garbage.cpp plug/hooks.cpp plug/host_plug.cpp plug/leak_hooks.cpp plug/lent_tensors.cpp plug/library_hooks.cpp
-  plug/limit_hooks.cpp plug/oom_hooks.cpp plug/plug.cpp plug/pool_hooks.cpp plug/process_allocator.cpp plug/python_api.cpp
-  plug/report_hooks.cpp)
+  plug/descriptor_exchange.cpp plug/garbage.cpp plug/hooks.cpp plug/host_plug.cpp plug/leak_hooks.cpp plug/lent_tensors.cpp
+  plug/library_hooks.cpp plug/limit_hooks.cpp plug/oom_hooks.cpp plug/plug.cpp plug/pool_hooks.cpp plug/process_allocator.cpp
+  plug/python_api.cpp plug/report_hooks.cpp)
 add_library(cachalot_torch SHARED ${plug_sources} ${c_functions})
 set_target_properties(cachalot_torch PROPERTIES
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch

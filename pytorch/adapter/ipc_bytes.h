@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
@@ -25,6 +26,8 @@ namespace cachalot::torch_adapter {
 //             the handles. PyTorch refuses it as ill-formed.
 // Version 3, torch's from 2.13 on, has eight bytes more behind the header of kind 'e': which of the two the handles are, and
 // four of padding, which torch leaves as they happen to be.
+// Behind the handles cachalot writes the key of each (u64), then an IpcTrailer. PyTorch reads past neither. A cachalot that does
+// not know them refuses the bytes, as no number of handles has that size.
 inline constexpr char kNewestIpcVersion = 3;
 inline constexpr char kOldestIpcVersion = 2;
 inline constexpr char kIpcSegment = 'c';
@@ -33,20 +36,25 @@ inline constexpr char kIpcPages = 'p';
 
 struct IpcHeader {
   std::int32_t process;
-  // Padding in PyTorch's. A part of a key of an export: the bytes are the key of the receiver's caches, and descriptors
-  // of handles that are gone come again.
-  std::uint32_t number;
+  std::uint32_t padding;  // 0; PyTorch's is as it happens to be
   std::uint64_t handle_bytes;
   std::uint64_t handles;
 };
 static_assert(sizeof(IpcHeader) == 24);
-inline constexpr char kTellsHandleKind = 3;       // from this version on
-inline constexpr std::uint64_t kDescriptors = 1;  // torch's Expandable_Segments_Handle_Type
+struct IpcTrailer {
+  std::uint64_t socket;  // where the process serves the descriptors; 0: nowhere
+  std::uint64_t mark;    // kTrailerMark
+};
+static_assert(sizeof(IpcTrailer) == 16);
+inline constexpr std::uint64_t kTrailerMark = 0x31'74'6f'6c'61'68'63'61;  // "achalot1"
+inline constexpr char kTellsHandleKind = 3;                               // from this version on
+inline constexpr std::uint64_t kDescriptors = 1;                          // torch's Expandable_Segments_Handle_Type
 inline constexpr std::uint64_t kFabricHandles = 2;
 
 struct SentMemory {
   SharedMemory memory;  // descriptors are those of the process
   pid_t process = 0;
+  std::uint64_t socket = 0;  // 0: the process named none
 };
 
 // Throws InvalidArgument with all of `parts` as its text.
@@ -65,8 +73,8 @@ void append(std::string& bytes, const Value& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Throws InvalidArgument when files and fabric are mixed.
-inline std::string to_bytes(const SharedMemory& memory, char version) {
+// `socket`: where this process serves descriptors; 0: nowhere. Throws InvalidArgument when files and fabric are mixed.
+inline std::string to_bytes(const SharedMemory& memory, std::uint64_t socket, char version) {
   std::string bytes{version};
   if (memory.handles.empty()) {
     bytes += kIpcSegment;
@@ -78,9 +86,7 @@ inline std::string to_bytes(const SharedMemory& memory, char version) {
                                         [&](const auto& handle) { return handle.bytes == first.bytes; });
   const bool is_fabric = first.shared.kind == ShareableHandle::Kind::fabric;
   bytes += has_one_size ? kIpcExpandable : kIpcPages;
-  std::uint32_t number = 0;
-  for (const SharedMemory::Handle& handle : memory.handles) number = std::max(number, static_cast<std::uint32_t>(handle.key));
-  append(bytes, IpcHeader{getpid(), number, has_one_size ? first.bytes : 0, memory.handles.size()});
+  append(bytes, IpcHeader{getpid(), 0, has_one_size ? first.bytes : 0, memory.handles.size()});
   if (version >= kTellsHandleKind) append(bytes, is_fabric ? kFabricHandles : kDescriptors);
   for (const SharedMemory::Handle& handle : memory.handles) {
     if (!has_one_size) append(bytes, std::uint64_t{handle.bytes});
@@ -90,6 +96,8 @@ inline std::string to_bytes(const SharedMemory& memory, char version) {
     if (is_fabric) append(bytes, handle.shared.fabric);
     if (!is_fabric) append(bytes, handle.shared.descriptor);
   }
+  for (const SharedMemory::Handle& handle : memory.handles) append(bytes, handle.key);
+  append(bytes, IpcTrailer{is_fabric ? 0 : socket, kTrailerMark});
   return bytes;
 }
 
@@ -105,6 +113,20 @@ Value take(std::string_view& bytes) {
   return value;
 }
 
+// Takes what cachalot alone writes from the end of the bytes, if it is there.
+inline void take_trailer(std::string_view& bytes, SentMemory& sent) {
+  std::vector<SharedMemory::Handle>& handles = sent.memory.handles;
+  const std::size_t keys = handles.size() * sizeof(SharedMemory::Handle::key);
+  if (bytes.size() < keys + sizeof(IpcTrailer)) return;
+  std::string_view tail = bytes.substr(bytes.size() - keys - sizeof(IpcTrailer));
+  std::string_view trailer = tail.substr(keys);
+  const IpcTrailer taken = take<IpcTrailer>(trailer);
+  if (taken.mark != kTrailerMark) return;
+  bytes.remove_suffix(tail.size());
+  sent.socket = taken.socket;
+  for (SharedMemory::Handle& handle : handles) handle.key = take<std::uint64_t>(tail);
+}
+
 inline SentMemory parse_handles(char version, std::string_view bytes) {
   SentMemory sent;
   const IpcHeader header = take<IpcHeader>(bytes);
@@ -116,10 +138,11 @@ inline SentMemory parse_handles(char version, std::string_view bytes) {
   for (SharedMemory::Handle& handle : sent.memory.handles) {
     handle.bytes = header.handle_bytes != 0 ? header.handle_bytes : take<std::uint64_t>(bytes);
   }
+  take_trailer(bytes, sent);
   const bool is_fabric = bytes.size() == header.handles * sizeof(ShareableHandle::fabric);
   require(is_fabric || bytes.size() == header.handles * sizeof(int), "a shared CUDA memory handle of ", header.handles,
           " handles that have ", bytes.size(), " bytes: each has ", sizeof(int), " or ",
-          sizeof(ShareableHandle::fabric));
+          sizeof(ShareableHandle::fabric), " (is the sender's cachalot of another version?)");
   for (SharedMemory::Handle& handle : sent.memory.handles) {
     handle.shared.kind = is_fabric ? ShareableHandle::Kind::fabric : ShareableHandle::Kind::descriptor;
     if (is_fabric) handle.shared.fabric = take<decltype(handle.shared.fabric)>(bytes);

@@ -261,7 +261,11 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
     const SharedMemory memory = as_torch([&] { return plug_.share(ptr); });
-    return {static_cast<std::ptrdiff_t>(memory.offset), as_torch([&] { return to_bytes(memory, kIpcVersion); })};
+    const bool has_files =
+        !memory.handles.empty() && memory.handles.front().shared.kind == ShareableHandle::Kind::descriptor;
+    const std::uint64_t socket = has_files ? plug_.descriptor_socket() : 0;
+    return {static_cast<std::ptrdiff_t>(memory.offset),
+            as_torch([&] { return to_bytes(memory, socket, kIpcVersion); })};
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
     DeviceIndex device = 0;

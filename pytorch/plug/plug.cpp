@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/own_code.h"
+#include "pytorch/plug/descriptor_exchange.h"
 #include "pytorch/plug/lent_tensors.h"
 #include "pytorch/plug/process_allocator.h"
 #include "pytorch/plug/python_api.h"
@@ -43,6 +44,13 @@ class ProcessPlug final : public Plug {
   bool takes_virtual_memory() const override { return process_.takes_pages(); }
 
   void set_caching_enabled(bool enabled) override { process_.set_caching_enabled(enabled); }
+
+  std::uint64_t descriptor_socket() override { return DescriptorServer::instance().number(); }
+  void* open_sent(SharedMemory memory, const Sender& sender, int device) override {
+    TakenDescriptors taken;
+    taken.take(memory, sender);
+    return process_allocator().open_shared(memory, device);
+  }
 
   // In a forked child torch's MemPool must be able to end: its destructor takes the pool out of use, asks whether it is
   // its last user, and empties it.

@@ -10,12 +10,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 // An adapter is compiled with these headers, and linked with nothing of the library's.
+#ifndef CACHALOT_WITHOUT_LIBRARY
 #define CACHALOT_WITHOUT_LIBRARY
+#endif
 #include "cachalot/caching_allocator.h"
 
 namespace cachalot {
@@ -27,7 +30,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 11;
+inline constexpr int kPlugVersion = 12;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
@@ -92,7 +95,17 @@ class Plug {
   virtual bool takes_virtual_memory() const = 0;
 
   Forwarded<&AllocatorSharing::share> share;
-  Forwarded<&AllocatorSharing::open_shared> open_shared;
+  // A process that shared memory, as its bytes name it.
+  struct Sender {
+    int process = 0;
+    std::uint64_t socket = 0;  // its descriptor_socket; 0: none
+  };
+  // Returns the number of the socket at which this process serves the descriptors that it shares, to processes of the same
+  // user; the first call starts a thread for it. Returns 0 if the system has none.
+  virtual std::uint64_t descriptor_socket() = 0;
+  // Opens memory as open_shared; descriptors in it are the sender's. Close it by close_shared.
+  // Throws InvalidArgument also if the sender's descriptors cannot be had.
+  virtual void* open_sent(SharedMemory memory, const Sender& sender, int device) = 0;
   Forwarded<&AllocatorSharing::close_shared> close_shared;
   Forwarded<&AllocatorSharing::enable_peer_access> enable_peer_access;
 

@@ -92,7 +92,7 @@ class Sharing {
   SharedMemory through_bytes(const SharedMemory& memory) {
     try {
       const char version = static_cast<char>(2 + bytes_.below(2));
-      std::string text = plug::to_bytes(memory, version);
+      std::string text = plug::to_bytes(memory, bytes_.below(2) == 0 ? 0 : 7, version);
       for (std::uint32_t changes = bytes_.below(4); changes > 0; --changes) {
         text[bytes_.word() % text.size()] = static_cast<char>(bytes_.byte());
       }

@@ -102,7 +102,7 @@ tags                        -ctypes             tags_json
 handle_count                -handles            share
 share                       =                   share
 share_contiguous            -handles            share
-open_shared                 =                   =
+open_shared                 open_sent           =
 close_shared                =                   =
 enable_peer_access          =                   =
 """
@@ -130,7 +130,7 @@ REASONS = {
 
 # The functions that do not belong to CachingAllocator.
 OTHERS = {
-    "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
+    "Plug": ["start", "descriptor_socket", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "last_error_code", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
               "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json"],
     "hooks": ["init", "plug_hide_launcher", "plug_bytes"],

@@ -1,7 +1,8 @@
 # build/<preset>/tests/test_plug: the plug-in's hooks without PyTorch, on both heaps, with the simulator preloaded.
 
 function(cachalot_plug_tests)
-  cachalot_files(plug_tests tests/plug c_functions_test.cpp fault_sweep_test.cpp pool_hooks_test.cpp)
+  cachalot_files(plug_tests tests/plug
+    c_functions_test.cpp descriptor_exchange_test.cpp fault_sweep_test.cpp pool_hooks_test.cpp)
   if(NOT CACHALOT_HAS_CUDART OR NOT TARGET cachalot_torch)
     return()
   endif()

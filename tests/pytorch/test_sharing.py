@@ -42,6 +42,8 @@ print([int(tensor[0].cpu()) for tensor in tensors], flush=True)
 RECEIVER = """
 torch.cuda.init()  # as torch.multiprocessing does
 sent = pickle.loads(bytes.fromhex(sys.stdin.readline()))
+if "before_opening" in globals():
+    before_opening(sent)
 storages = [torch.UntypedStorage._new_shared_cuda(*arguments) for arguments in sent]
 for index, storage in enumerate(storages):
     tensor = torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
@@ -108,6 +110,20 @@ def make():
     return [torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in sizes]
 """
 
+# A tensor in more handles than a packet may carry descriptors.
+MANY = """
+def make():
+    return [torch.empty(600 << 20, dtype=torch.uint8, device="cuda")]
+"""
+
+# Many tensors in one handle.
+TOGETHER = """
+def make():
+    with cachalot.contiguous():
+        torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+    return [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+"""
+
 # A tensor in the memory that every other block left, and the blocks between.
 GATHERED = """
 def make():
@@ -123,6 +139,89 @@ def make():
 def test_tensors_are_shared_between_processes_of_one_kind(make):
     count = {ONE: 1, SEVERAL: 5, GATHERED: 4 + 1}[make]
     assert_shared(count, share(make))
+
+
+# The first lines of a process without a right that containers refuse; confine() exits with 77 where the kernel forbids it.
+CONFINED = """
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def confine(name, *arguments):
+    if getattr(libc, name)(*arguments) != 0:
+        print(f"{{name}}: {{os.strerror(ctypes.get_errno())}}: no process can be confined here", file=sys.stderr)
+        os._exit(77)
+{confine}
+def before_opening(sent):  # the right is really missing
+    process = libc.syscall(434, int.from_bytes(sent[0][1][2:6], "little"), 0)  # pidfd_open
+    taken = libc.syscall(438, process, 0, 0)  # pidfd_getfd
+    assert (taken, ctypes.get_errno()) == (-1, errno.EPERM), (process, taken, ctypes.get_errno())
+"""
+IN_A_USER_NAMESPACE = CONFINED.format(confine='confine("unshare", 0x10000000)')
+IN_A_NETWORK_NAMESPACE = CONFINED.format(confine='confine("unshare", 0x50000000)')
+WITHOUT_CAPABILITIES = CONFINED.format(
+    confine='confine("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())'
+)
+NOT_DUMPABLE = "import ctypes\nassert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE\n"
+
+
+def share_confined(make, confinement, sender=""):
+    """Shares on the page heap with a receiver that begins with `confinement`; skips where the kernel forbids that."""
+    environment = {"CACHALOT_CONF": "heap:pages,page_size_mb:2"}
+    result = share(make, sender + PREAMBLE, confinement + PREAMBLE, environment, environment)
+    if result[0] == 77:
+        pytest.skip(result[1].strip())
+    return result
+
+
+@pytest.mark.skipif(not PAGES, reason="is about file descriptors, which segments do without")
+@pytest.mark.parametrize(
+    ("sender", "receiver"), [("", IN_A_USER_NAMESPACE), (NOT_DUMPABLE, WITHOUT_CAPABILITIES)], ids=["namespace", "dumpable"]
+)
+@pytest.mark.parametrize(("make", "count"), [(SEVERAL, 5), (MANY, 1)], ids=["several", "many"])
+def test_tensors_arrive_where_pidfd_getfd_is_refused(sender, receiver, make, count):
+    assert_shared(count, share_confined(make, receiver, sender))
+
+
+@pytest.mark.skipif(not PAGES, reason="is about file descriptors, which segments do without")
+def test_a_receiver_without_any_way_is_told_both():
+    status, errors, _ = share_confined(ONE, IN_A_NETWORK_NAMESPACE)
+    assert status != 0
+    assert "connect to its socket @cachalot-" in errors and "Connection refused" in errors
+    assert "pidfd_getfd of process" in errors and "Operation not permitted (another user, a container" in errors
+
+
+@pytest.mark.skipif(not PAGES, reason="is about file descriptors, which segments do without")
+@pytest.mark.parametrize("sent_as", ["handle[:-16] + bytes(8) + handle[-8:]", "handle[: -16 - 8 * handle[18]]"], ids=["unnamed", "older"])
+def test_descriptors_go_by_pidfd_getfd_where_the_sender_names_no_socket(sent_as):
+    """Because it had none, or because it is a cachalot that wrote nothing behind the handles."""
+    changing = f"""
+def before_opening(sent):
+    for index, (device, handle, *others) in enumerate(sent):
+        assert handle[-8:] == b"achalot1"
+        sent[index] = (device, {sent_as}, *others)
+"""
+    assert_shared(5, share(SEVERAL, receiver=PREAMBLE + changing))
+
+
+@pytest.mark.skipif(not PAGES, reason="PyTorch's policy opens segments")
+@pytest.mark.parametrize(("make", "count"), [(ONE, 1), (TOGETHER, 20)], ids=["a tensor", "tensors of a handle"])
+def test_memory_that_arrives_again_is_mapped_once(make, count):
+    counting = """
+def before_opening(sent):
+    simulator = ctypes.CDLL(None)
+    def calls():
+        return [simulator.cachalot_sim_calls(0, name) for name in (b"map", b"unmap")]
+    before = calls()
+    storages = [torch.UntypedStorage._new_shared_cuda(*arguments) for arguments in sent * 10]
+    opened = calls()
+    del storages
+    closed = calls()
+    made = [[after - before for after, before in zip(later, before)] for later in (opened, closed)]
+    print(*made, end="", file=sys.stderr)
+"""
+    environment = {"CACHALOT_CONF": "heap:pages,page_size_mb:32"}
+    status, errors, seen = share(make, PREAMBLE, "import ctypes, sys\n" + PREAMBLE + counting, environment, environment)
+    assert_shared(count, (status, errors, seen))
+    assert errors == "[1, 0] [1, 1]"
 
 
 @full_only
