@@ -77,6 +77,7 @@ cachalot_static_library(core allocator
     growth/page_driver.cpp
     growth/page_growth.cpp
     growth/page_search.cpp
+    growth/saved_memory.cpp
     growth/segment_growth.cpp
     growth/sharing.cpp
     growth/sleeping_pools.cpp

@@ -29,8 +29,8 @@ cachalot_test(policy SOURCES memory_limit_test.cpp option_parser_test.cpp torch_
   WITH simulator/device simulation_settings_test.cpp)
 cachalot_test(pages NEEDS simulator/device SHARDS 4 THREADS *Threads*:*Thread*
   SOURCES backing_test.cpp gaps_test.cpp page_heap_test.cpp peer_access_test.cpp placement_test.cpp
-  placement_windows_test.cpp sharing_test.cpp sleep_failures_test.cpp sleep_test.cpp stream_clock_test.cpp
-  stream_lifetimes_test.cpp)
+  placement_windows_test.cpp sharing_test.cpp sleep_failures_test.cpp sleep_test.cpp
+  sleep_to_file_test.cpp stream_clock_test.cpp stream_lifetimes_test.cpp)
 cachalot_test(device NEEDS simulator/device GPU CUDART THREADS *Threads*
   SOURCES allocation_table_test.cpp copies_test.cpp cuda_device_test.cpp cuda_subject.cpp device_contract_test.cpp
           hazard_checker_test.cpp simulated_device_test.cpp simulated_subject.cpp unified_memory_test.cpp

@@ -310,6 +310,13 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
   });
 }
 
+SleepOptions saved_if(bool save) { return {save ? Keep::pinned : Keep::nothing, {}}; }
+
+void require_good(const SleepOptions& options) {
+  if (options.keep == Keep::file) return SavedFile::require_folder(options.folder, "release_physical");
+  CACHALOT_REQUIRE(options.folder.empty(), "release_physical: folder is '{}'; only Keep::file has one", options.folder);
+}
+
 }  // namespace
 
 void AllocatorSleep::begin_tagged(std::string_view tag, int device) {
@@ -350,11 +357,23 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
 }
 
 void AllocatorSleep::release_physical(std::string_view tag, bool save, int device) {
+  release_physical(tag, saved_if(save), device);
+}
+
+void AllocatorSleep::release_tags(Span<const std::string_view> tags, bool save, int device) {
+  release_tags(tags, saved_if(save), device);
+}
+
+void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
+  release_physical(pool, saved_if(save), device);
+}
+
+void AllocatorSleep::release_physical(std::string_view tag, const SleepOptions& options, int device) {
   const auto allocators = state_.selected(device);
   for (const auto& allocator : allocators) allocator->sleeping.require_pages("release_physical");
   const PoolId pool = state_.tags.pool_of(tag);
   for (const auto& allocator : allocators) allocator->pools.create_tag(pool, tag);
-  release_physical(pool, save, device);
+  release_physical(pool, options, device);
 }
 
 void AllocatorSleep::restore_physical(std::string_view tag, int device) {
@@ -363,9 +382,9 @@ void AllocatorSleep::restore_physical(std::string_view tag, int device) {
   wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
 }
 
-void AllocatorSleep::release_tags(Span<const std::string_view> tags, bool save, int device) {
+void AllocatorSleep::release_tags(Span<const std::string_view> tags, const SleepOptions& options, int device) {
   for (const std::string_view tag : tags) state_.tags.pool_of(tag);
-  for (const std::string_view tag : tags) release_physical(tag, save, device);
+  for (const std::string_view tag : tags) release_physical(tag, options, device);
 }
 
 void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device) {
@@ -373,14 +392,15 @@ void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device)
   for (const std::string_view tag : tags) restore_physical(tag, device);
 }
 
-void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
+void AllocatorSleep::release_physical(PoolId pool, const SleepOptions& options, int device) {
+  require_good(options);
   const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
   state_.front().run([&] {
     for (DeviceAllocator* allocator : allocators) {
       const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
                                 {SlowWork::Kind::release_physical, allocator->state.index});
-      state_.front().put_to_sleep(allocator->state.index, [&] { allocator->sleeping.release_physical(pool, save); });
+      state_.front().put_to_sleep(allocator->state.index, [&] { allocator->sleeping.release_physical(pool, options); });
     }
   });
 }

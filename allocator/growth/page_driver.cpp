@@ -10,52 +10,6 @@
 
 CACHALOT_BEGIN
 
-// No other thread uses it any more.
-SavedMemory::~SavedMemory() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
-  for (void* memory : spare_) {
-    try {
-      state_.device->host_free(memory);
-    } catch (const CudaError&) {  // the device may be gone at exit; the error cannot be reported
-    }
-  }
-}
-
-const SavedMemory::OfPool& SavedMemory::of(const PrivatePool& pool, const Held& /*held*/) const {
-  static const OfPool none;
-  const auto found = saved_.find(pool.id);
-  return found == saved_.end() ? none : found->second;
-}
-
-void SavedMemory::keep(const PrivatePool& pool, HandleId id, SavedBytes bytes, const Held& /*held*/) {
-  saved_[pool.id][id] = std::move(bytes);
-}
-
-void SavedMemory::forget(const PrivatePool& pool, HandleId id, const Held& /*held*/) {
-  const auto handles = saved_.find(pool.id);
-  if (handles == saved_.end()) return;
-  const auto saved = handles->second.find(id);
-  if (saved == handles->second.end()) return;
-  spare_.push_back(saved->second.host);
-  handles->second.erase(saved);
-}
-
-void SavedMemory::forget_all(const PrivatePool& pool, const Held& /*held*/) {
-  const auto handles = saved_.extract(pool.id);
-  if (handles.empty()) return;
-  for (const auto& [id, saved] : handles.mapped()) spare_.push_back(saved.host);
-}
-
-void SavedMemory::free(Held& held) {
-  for (void* memory : std::exchange(spare_, {})) {
-    try {
-      const Unlocked unlocked(held);
-      state_.device->host_free(memory);
-    } catch (const CudaError&) {
-      spare_.push_back(memory);
-    }
-  }
-}
-
 namespace {
 
 // BackingCalls make the driver's calls of a BackingPlan, without the device's mutex and under the growth mutex. A

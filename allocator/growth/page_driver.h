@@ -5,50 +5,17 @@
 
 #include <cstddef>
 #include <optional>
-#include <vector>
 
 #include "base/host_memory.h"
 #include "cachalot/device.h"
 #include "growth/growth.h"
+#include "growth/saved_memory.h"
 #include "growth/sharing.h"
 #include "heap/heap_state.h"
 #include "heap/stream_clocks.h"
 #include "pages/page_heap.h"
 
 CACHALOT_BEGIN
-
-// SavedBytes are the content of a sleeping handle in pinned host memory: its stretches, one after the other.
-struct SavedBytes {
-  void* host = nullptr;
-  Vector<PageHeap::Stretch> stretches;
-};
-
-// SavedMemory holds the pinned host memory with the content of sleeping pools. Memory that the driver refuses to free is
-// tried again.
-class SavedMemory {
- public:
-  // By handles that are asleep, or were when the device refused to go on.
-  using OfPool = Map<HandleId, SavedBytes>;
-
-  explicit SavedMemory(HeapState& state) : state_(state) {}
-  ~SavedMemory();
-  SavedMemory(const SavedMemory&) = delete;
-  SavedMemory& operator=(const SavedMemory&) = delete;
-
-  // Returns the saved content of a pool. The reference stays valid until forget_all.
-  const OfPool& of(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
-  void keep(const PrivatePool& pool, HandleId id, SavedBytes bytes, const Held& held) CACHALOT_HELD;
-  // Marks the saved content of a handle, if there is any, as no longer needed.
-  void forget(const PrivatePool& pool, HandleId id, const Held& held) CACHALOT_HELD;
-  void forget_all(const PrivatePool& pool, const Held& held) CACHALOT_HELD;
-  // Frees what is no longer needed. Memory that the device refuses is tried again at the next call.
-  void free(Held& held) CACHALOT_HELD;
-
- private:
-  HeapState& state_;
-  Map<PoolId, OfPool> saved_ CACHALOT_GUARDED_BY(device_lock);
-  std::vector<void*> spare_ CACHALOT_GUARDED_BY(device_lock);
-};
 
 // An Orphan is memory (0: only addresses) that the device did not take back, and where it may still be mapped.
 struct Orphan {

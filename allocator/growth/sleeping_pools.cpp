@@ -57,7 +57,7 @@ bool SleepingPools::may_sleep(PoolId id, const char* call) const {
   return require_may_sleep(id, call, lock) != nullptr;
 }
 
-bool SleepingPools::release_physical(PoolId id, bool save) {
+bool SleepingPools::release_physical(PoolId id, const SleepOptions& options) {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   PrivatePool* const pool = require_may_sleep(id, "release_physical", growing);
@@ -78,7 +78,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !saved.contains(handle); });
     if (was_asleep) set_access(handles, growing);  // mappings of a failed attempt to wake it may lack it
-    if (save) save_bytes(*pool, unsaved, growing);
+    if (options.keep != Keep::nothing) save_bytes(*pool, unsaved, options, growing);
     put_to_sleep(handles, growing);
   } catch (...) {
     cancel_sleep(*pool, unsaved, growing);
@@ -98,20 +98,52 @@ void SleepingPools::cancel_sleep(PrivatePool& pool, const Vector<HandleId>& save
   pool.is_asleep = !handles_of(pool, /*asleep=*/true, growing).empty();
 }
 
-void SleepingPools::save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, Growing& growing) {
-  for (const HandleId id : handles) {
-    const Vector<PageHeap::Stretch> stretches = pages().used_stretches(id);
+void SleepingPools::save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, const SleepOptions& options,
+                               Growing& growing) {
+  const auto bytes_of = [](const Vector<PageHeap::Stretch>& stretches) {
     std::size_t bytes = 0;
     for (const PageHeap::Stretch& stretch : stretches) bytes += stretch.bytes;
-    if (bytes == 0) continue;
-    char* to = static_cast<char*>(pinned_memory(bytes, pool, growing));
-    saved_.keep(pool, id, {to, stretches}, growing);
+    return bytes;
+  };
+  Vector<std::pair<HandleId, Vector<PageHeap::Stretch>>> wanted;
+  std::size_t all_bytes = 0;
+  for (const HandleId id : handles) {
+    Vector<PageHeap::Stretch> stretches = pages().used_stretches(id);
+    const std::size_t bytes = bytes_of(stretches);
+    all_bytes += bytes;
+    if (bytes != 0) wanted.emplace_back(id, std::move(stretches));
+  }
+  if (wanted.empty()) return;
+  std::shared_ptr<SavedFile> file;
+  if (options.keep == Keep::file) file = file_memory(all_bytes, options.folder, pool, growing);
+  char* next = file != nullptr ? file->data() : nullptr;
+  for (const auto& [id, stretches] : wanted) {
+    const std::size_t bytes = bytes_of(stretches);
+    char* to =
+        file != nullptr ? std::exchange(next, next + bytes) : static_cast<char*>(pinned_memory(bytes, pool, growing));
+    saved_.keep(pool, id, {to, stretches, file}, growing);
     const Unlocked<Held> unlocked(growing);
     for (const PageHeap::Stretch& stretch : stretches) {
       state_.device->copy_to_host(to, stretch.begin, stretch.bytes);
       to += stretch.bytes;
     }
   }
+}
+
+// One file has the content of all handles. The room is looked at first, so that the message has it.
+std::shared_ptr<SavedFile> SleepingPools::file_memory(std::size_t bytes, const std::string& folder,
+                                                      const PrivatePool& pool, Growing& growing) {
+  std::shared_ptr<SavedFile> file;
+  std::size_t free = 0;
+  {
+    const Unlocked<Held> unlocked(growing);
+    free = SavedFile::free_bytes(folder);
+    if (bytes <= free) file = SavedFile::make(folder, bytes);
+  }
+  if (file != nullptr) return file;
+  throw OutOfMemory(formatted("folder '{}' has no room to save what {} holds on device {}: {} are needed, {} are free",
+                              folder, name_of(pool), state_.index, format_bytes(bytes), format_bytes(free)),
+                    state_.index, bytes);
 }
 
 void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/host_memory.h"
+#include "cachalot/private_pool.h"
 #include "growth/page_growth.h"
 #include "growth/supply.h"
 #include "heap/limits.h"
@@ -41,7 +43,7 @@ class SleepingPools {
   // Returns false if there is no such pool.
   bool may_sleep(PoolId id, const char* call) const;
   // Contracts are those of CachingAllocator's methods. Return false if there is no such pool.
-  bool release_physical(PoolId id, bool save);
+  bool release_physical(PoolId id, const SleepOptions& options);
   bool restore_physical(PoolId id);
 
   // Returns the first broken invariant, or "".
@@ -57,7 +59,10 @@ class SleepingPools {
   std::size_t bytes_of(const Vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
 
   void cancel_sleep(PrivatePool& pool, const Vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
-  void save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void save_bytes(PrivatePool& pool, const Vector<HandleId>& handles, const SleepOptions& options,
+                  Growing& growing) CACHALOT_GROWING;
+  std::shared_ptr<SavedFile> file_memory(std::size_t bytes, const std::string& folder, const PrivatePool& pool,
+                                         Growing& growing) CACHALOT_GROWING;
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   void put_to_sleep(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   MemoryHandle take_memory(HandleId id, const Held& held) noexcept CACHALOT_HELD;

@@ -14,6 +14,7 @@ On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the sa
         model = Model().cuda()
     cachalot.release_physical("weights", save=True)  # the memory returns to the GPU; tensors keep their addresses
     cachalot.restore_physical("weights")
+    print(cachalot.awake_report())  # what is still on the device, and what would free it
 
 Held memory has bounds, which may change at run time (docs/guides/limits.md):
 
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from ._leaks.leaks import AllocationSite, Leak, LeakDetector, LeakReport, TrackReport, leaks, track, watch_leaks
     from ._leaks.suspects import Suspect
     from ._programs.simulation import Estimate, EstimateError, Fit, FitError, estimate, estimate_memory, fit
+    from ._report.awake import AwakeReport, AwakeRow, awake_report
     from ._report.memory_report import DeviceMemoryReport, MemoryRow, memory_report
     from ._report.oom_report import OutOfMemoryReport
     from ._report.out_of_memory import on_out_of_memory
@@ -108,17 +110,18 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "AllocationSite", "DeviceMemoryReport", "DistributedReport", "EnableError", "EnabledLibraries", "Estimate",
-    "EstimateError", "Fit", "FitError", "Fragmentation", "Leak", "LeakDetector", "LeakReport", "Lease",
-    "LibraryError", "LibraryUsage", "Limits", "MemoryCall", "MemoryFinding", "MemoryReport", "MemoryRow", "Mode",
-    "OutOfMemoryReport", "PoolSet", "PoolStats", "RankReport", "Region", "SavedOnHost", "SoftLimit", "StatisticsLog",
-    "Suspect", "TensorPool", "TrackReport", "__version__", "check_memory", "contiguous", "distributed_report",
-    "enable", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm",
-    "enable_warp", "enabled_mode", "estimate", "estimate_memory", "fit", "fragmentation", "include_path",
-    "is_enabled", "is_pinned_enabled", "leaks", "library_path", "library_usage", "limits", "log_statistics", "make_plain",
-    "memory_report", "on_out_of_memory", "on_statistics", "onnxruntime_options", "pinned_stats", "plain", "publish",
-    "region", "regions", "release_physical", "reserve", "restore_physical", "set_limit", "set_pinned_limit", "set_soft_limit",
-    "stage", "stage_chunks", "stats", "stop_publishing", "track", "trim", "watch_leaks",
+    "AllocationSite", "AwakeReport", "AwakeRow", "DeviceMemoryReport", "DistributedReport", "EnableError",
+    "EnabledLibraries", "Estimate", "EstimateError", "Fit", "FitError", "Fragmentation", "Leak", "LeakDetector",
+    "LeakReport", "Lease", "LibraryError", "LibraryUsage", "Limits", "MemoryCall", "MemoryFinding", "MemoryReport",
+    "MemoryRow", "Mode", "OutOfMemoryReport", "PoolSet", "PoolStats", "RankReport", "Region", "SavedOnHost",
+    "SoftLimit", "StatisticsLog", "Suspect", "TensorPool", "TrackReport", "__version__", "awake_report",
+    "check_memory", "contiguous", "distributed_report", "enable", "enable_all", "enable_cuda_core", "enable_cupy",
+    "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp", "enabled_mode", "estimate",
+    "estimate_memory", "fit", "fragmentation", "include_path", "is_enabled", "is_pinned_enabled", "leaks",
+    "library_path", "library_usage", "limits", "log_statistics", "make_plain", "memory_report", "on_out_of_memory",
+    "on_statistics", "onnxruntime_options", "pinned_stats", "plain", "publish", "region", "regions",
+    "release_physical", "reserve", "restore_physical", "set_limit", "set_pinned_limit", "set_soft_limit", "stage", "stage_chunks",
+    "stats", "stop_publishing", "track", "trim", "watch_leaks",
 ]
 # fmt: on
 
@@ -147,6 +150,7 @@ _MODULES = {
     ),
     "_leaks.suspects": ("Suspect",),
     "_programs.simulation": ("Estimate", "EstimateError", "Fit", "FitError", "estimate", "estimate_memory", "fit"),
+    "_report.awake": ("AwakeReport", "AwakeRow", "awake_report"),
     "_report.memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
     "_report.oom_report": ("OutOfMemoryReport",),
     "_report.out_of_memory": ("on_out_of_memory",),

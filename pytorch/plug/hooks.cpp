@@ -104,8 +104,13 @@ int cachalot_plug_set_plain(unsigned long long first, unsigned long long second)
   });
 }
 
-int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save) {
-  return guarded([&] { process_allocator().release_physical(PoolId{first, second}, save != 0); });
+int cachalot_plug_release_physical(const char* tag, unsigned long long first, unsigned long long second, int keep,
+                                   const char* folder) {
+  return guarded([&] {
+    const SleepOptions options{static_cast<Keep>(keep), folder != nullptr ? folder : ""};
+    if (tag != nullptr) return process_allocator().release_physical(tag, options);
+    process_allocator().release_physical(PoolId{first, second}, options);
+  });
 }
 
 int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second) {

@@ -46,8 +46,11 @@ CACHALOT_EXPORT int cachalot_plug_collect_garbage(int on);
 CACHALOT_EXPORT int cachalot_plug_takes_pages(int* answer);
 // Makes the private pool's memory plain from now on, on each device that has the pool.
 CACHALOT_EXPORT int cachalot_plug_set_plain(unsigned long long first, unsigned long long second);
-// These two do for a private pool, on every device, what cachalot_release_physical and cachalot_restore_physical do for a tag.
-CACHALOT_EXPORT int cachalot_plug_release_pool_physical(unsigned long long first, unsigned long long second, int save);
+// CachingAllocator::release_physical on every device, of a tag, or of NULL and a pool's id. `keep` is a Keep, and `folder` NULL
+// without Keep::file.
+CACHALOT_EXPORT int cachalot_plug_release_physical(const char* tag, unsigned long long first, unsigned long long second,
+                                                   int keep, const char* folder);
+// CachingAllocator::restore_physical of a pool, on every device.
 CACHALOT_EXPORT int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second);
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries);
 CACHALOT_EXPORT int cachalot_plug_memory_fraction(int device, double* fraction);

@@ -23,7 +23,7 @@ RANKS = {
     "cachalot_simulator": [". compute"],
 }
 # The modules that a package has in its root, where its other modules have rooms.
-FACES = {"cachalot": {"__init__", "__main__", "_version", "numba", "pytest_plugin"}}
+FACES = {"cachalot": {"__init__", "__main__", "_version", "numba", "pytest_plugin", "torch_memory_saver"}}
 # The only module of a package that names what reads or changes environment variables.
 READERS = {"cachalot": "_base/environment.py"}
 _ENVIRONMENT = re.compile(r"\b(?:environb?|getenvb?|putenv|unsetenv)\b")

@@ -159,7 +159,7 @@ class HookPlay {
     if (!succeeds([] { return cachalot_begin_tagged("weights", -1); })) return;
     allocate(5 * kMiB, streams_[0]);
     EXPECT_TRUE(succeeds([] { return cachalot_end_tagged("weights", -1); }));
-    succeeds([] { return cachalot_release_physical("weights", 1, -1); });
+    succeeds([] { return cachalot_plug_release_physical("weights", 0, 0, 1, nullptr); });
     const auto restore = [] { return cachalot_restore_physical("weights", -1); };
     // A call that failed goes on when it is called again.
     if (!succeeds(restore)) {

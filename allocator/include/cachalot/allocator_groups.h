@@ -314,19 +314,22 @@ class AllocatorSleep : private AllocatorGroup {
   ///
   /// Allocations stay live and may be freed. They count as allocated, not as reserved. Until
   /// restore_physical they must not be used, and an allocation from the tag throws InvalidArgument.
-  /// Their content is lost, or with `save` kept in pinned host memory and restored. Free memory
-  /// loses its content; it comes back if the pool is in use, since a graph may know its addresses.
+  /// Their content is lost, or kept where the options say, and restored. Free memory loses its
+  /// content; it comes back if the pool is in use, since a graph may know its addresses.
   ///
   /// Devices follow one after the other: if one throws, those before it are done, and the call may
   /// be repeated. After a CudaError a part of the memory may be asleep; the saved content is kept,
   /// and a further call goes on.
   ///
   /// Requires: work on the memory is done, or is on its own device; other GPUs are not waited for.
-  /// Throws InvalidArgument for an unknown tag, another heap, and while a stream of the device
-  /// captures.
-  /// Throws OutOfMemory if the host has too little pinned memory to save to; that device's memory
-  /// is then as before.
+  /// Throws InvalidArgument for an unknown tag, another heap, while a stream of the device
+  /// captures, and for a folder in which no file can be made.
+  /// Throws OutOfMemory if the host has too little pinned memory to save to, or the folder's disk
+  /// too little room; that device's memory is then as before.
   /// Blocks: until the device's work is done.
+  void release_physical(std::string_view tag, const SleepOptions& options,
+                        int device = kAllDevices);
+  /// Does so with Keep::pinned or, without `save`, Keep::nothing.
   void release_physical(std::string_view tag, bool save = false, int device = kAllDevices);
   /// Wakes the tag: brings memory, and the saved content, to the same addresses. Does nothing if
   /// the tag is awake. Gives back cached memory of others to make room; memory limits hold.
@@ -337,12 +340,17 @@ class AllocatorSleep : private AllocatorGroup {
   /// Throws InvalidArgument as release_physical, and does nothing then if a tag is unknown. After
   /// any other exception the tags before the one that failed are asleep, and the call may be
   /// repeated.
+  void release_tags(Span<const std::string_view> tags, const SleepOptions& options,
+                    int device = kAllDevices);
+  /// Does so with Keep::pinned or, without `save`, Keep::nothing.
   void release_tags(Span<const std::string_view> tags, bool save = false, int device = kAllDevices);
   /// Wakes several tags, one after the other; otherwise as release_tags and restore_physical.
   void restore_tags(Span<const std::string_view> tags, int device = kAllDevices);
   /// Puts a private pool to sleep, such as a CUDA graph's or a MemPool; otherwise as the function
   /// of a tag.
   /// Throws InvalidArgument also if no device has the pool, and for a pool with a SegmentProvider.
+  void release_physical(PoolId pool, const SleepOptions& options, int device = kAllDevices);
+  /// Does so with Keep::pinned or, without `save`, Keep::nothing.
   void release_physical(PoolId pool, bool save = false, int device = kAllDevices);
   /// Wakes a private pool; otherwise as the function of a tag.
   /// Throws InvalidArgument also if no device has the pool.

@@ -1,5 +1,6 @@
 /// @file
-/// The types of private pools: memory apart, for a CUDA graph or a user (PyTorch's MemPool).
+/// The types of private pools: memory apart, for a CUDA graph or a user (PyTorch's MemPool), which
+/// may sleep.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -88,5 +89,18 @@ struct TagMemory {
 /// Returns a JSON array of objects with the members' names as keys; `pool` is an array of its two
 /// numbers.
 std::string to_json(const std::vector<TagMemory>& tags);
+
+/// Keep says where the content of memory is while the memory sleeps.
+enum class Keep {
+  nothing,  ///< it is lost
+  pinned,   ///< in pinned host memory
+  file,     ///< in a file that has lost its name, so that it is gone with the process at the latest
+};
+
+/// SleepOptions say what becomes of the content of memory that goes to sleep.
+struct SleepOptions {
+  Keep keep = Keep::nothing;  ///< where the content is meanwhile
+  std::string folder;         ///< the existing folder of the file; empty without Keep::file
+};
 
 CACHALOT_END_API

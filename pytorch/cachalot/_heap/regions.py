@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import os
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
-from .._bindings.plug import ALL_DEVICES
+from .._bindings.plug import ALL_DEVICES, process_plug
 from .enabled import require_enabled
 
 if TYPE_CHECKING:
     import torch
 
-    Sleeper = Union[str, torch.cuda.MemPool]
+    Sleeper = Union[str, tuple[int, int], torch.cuda.MemPool]
+
+Save = Union[bool, Literal["pinned", "file"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,32 +68,36 @@ def regions() -> tuple[Region, ...]:
     return tuple(Region(**{name: region[name] for name in names}) for region in plug.json("tags_json"))
 
 
-def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:
-    """Waits for the devices, then returns all memory of a tag (or of a torch.cuda.MemPool) to them.
+def release_physical(of: Sleeper | Iterable[Sleeper], *, save: Save = False, folder: str | os.PathLike[str] | None = None) -> None:
+    """Waits for the devices, then returns all memory of a tag (or of a torch.cuda.MemPool, or of a graph) to them.
 
     Tensors keep their addresses and may be deleted. Until `restore_physical` they must not be used, and nothing can be allocated
-    from the tag. memory_reserved falls, memory_allocated does not. A tag that is asleep stays asleep.
+    from the tag. memory_reserved falls, memory_allocated does not. A tag that is asleep stays asleep. May be called from any
+    thread.
 
     Args:
-        of: a tag or a pool, or several, which go to sleep one after the other.
-        save: keep the content of live tensors in pinned host memory; otherwise it is lost.
+        of: a tag, a pool, or a pool's id such as `graph.pool()`; or several, which go to sleep one after the other.
+        save: "pinned" or True: the content of live tensors is kept in pinned host memory. "file": it is kept in a file, which
+            loses its name as soon as it is made, so that nothing is left of it when the process ends. False, the default: the content
+            is lost.
+        folder: the existing folder of the file, for save="file" alone. Its disk must have as many free bytes as the live tensors.
 
     Raises:
-        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed: then a
-            part may be asleep, and calling again continues.
-        torch.OutOfMemoryError: the host has too little memory to save to. The device is unchanged; devices before it sleep.
+        ValueError: `save` is something else, or `folder` does not fit it; nothing was done.
+        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, no file can be made in `folder`,
+            or a CUDA call failed: then a part may be asleep, and calling again continues.
+        torch.OutOfMemoryError: the host has too little memory, or the folder's disk too little room, to save to. The device is
+            unchanged; devices before it sleep.
         TypeError: `of` is neither a tag nor a pool nor several of them; nothing was done.
     """
     plug = require_enabled().plug
+    keep, path = _keep(save, folder)
     for sleeper in _sleepers(of):
-        if isinstance(sleeper, bytes):
-            plug.call("release_physical", sleeper, int(save), ALL_DEVICES)
-        else:
-            plug.call("plug_release_pool_physical", *sleeper, int(save))
+        plug.call("plug_release_physical", *sleeper, keep, path)
 
 
 def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
-    """Gives a sleeping tag or pool memory again, at the same addresses, with the saved content.
+    """Gives a sleeping tag or pool memory again, at the same addresses, with the saved content. May be called from any thread.
 
     Args:
         of: as in release_physical; several wake one after the other.
@@ -102,11 +109,11 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
         TypeError: as from release_physical.
     """
     plug = require_enabled().plug
-    for sleeper in _sleepers(of):
-        if isinstance(sleeper, bytes):
-            plug.call("restore_physical", sleeper, ALL_DEVICES)
+    for tag, first, second in _sleepers(of):
+        if tag is not None:
+            plug.call("restore_physical", tag, ALL_DEVICES)
         else:
-            plug.call("plug_restore_pool_physical", *sleeper)
+            plug.call("plug_restore_pool_physical", first, second)
 
 
 # Flags of cachalot_malloc_with_flags.
@@ -146,10 +153,10 @@ def make_plain(pool: torch.cuda.MemPool) -> None:
         RuntimeError: no GPU has the pool.
         TypeError: `pool` is not a torch.cuda.MemPool.
     """
-    sleeper = None if isinstance(pool, str) else _sleeper(pool)
-    if not isinstance(sleeper, tuple):
+    tag, first, second = _sleeper(pool)
+    if tag is not None:
         raise TypeError(f"{pool!r} is not a torch.cuda.MemPool")
-    require_enabled().plug.call("plug_set_plain", *sleeper)
+    require_enabled().plug.call("plug_set_plain", first, second)
 
 
 @contextlib.contextmanager
@@ -164,21 +171,46 @@ def _placed(flag: int) -> Generator[None, None, None]:
         plug.call("plug_place", before, ctypes.c_uint())
 
 
-def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[bytes | tuple[int, int]]:
-    """Returns the sleepers as the library takes them: a tag, or a pool's id."""
-    if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
+def pools() -> list[dict[str, Any]]:
+    """Returns the memory of each pool on each device: "device", "first" and "second" (its id), "tag" ("" without one), and in bytes
+    "live", "waiting" (freed, and other streams may use it), "cached" and "asleep". Works without enable(). May be called from any
+    thread."""
+    found: list[dict[str, Any]] = process_plug().json("plug_pool_memory_json")
+    return found
+
+
+def _keep(save: Save, folder: str | os.PathLike[str] | None) -> tuple[int, bytes | None]:
+    """Returns what the library takes: a Keep, and the folder of Keep::file."""
+    if save is not True and save is not False and save not in ("pinned", "file"):
+        raise ValueError(f"save is {save!r}; it must be True, False, 'pinned' or 'file'")
+    if save != "file":
+        if folder is not None:
+            raise ValueError(f"folder is {os.fspath(folder)!r}; only save='file' has one")
+        return int(save is not False), None
+    if folder is None:
+        raise ValueError("save is 'file', and folder is None; it must be an existing folder for the file")
+    return 2, os.fsencode(folder)
+
+
+def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, int]]:
+    """Returns the sleepers as the library takes them: a tag, or none and a pool's id."""
+    if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable) or _is_id(of):
         return [_sleeper(of)]
     return [_sleeper(each) for each in of]
 
 
-def _sleeper(of: object) -> bytes | tuple[int, int]:
+def _is_id(of: object) -> bool:
+    return isinstance(of, tuple) and len(of) == 2 and all(type(number) is int for number in of)
+
+
+def _sleeper(of: object) -> tuple[bytes | None, int, int]:
     if isinstance(of, str):
-        return of.encode()
+        return of.encode(), 0, 0
     pool: Any = of
     try:
-        first, second = pool.id
+        first, second = pool if _is_id(of) else pool.id
     except (AttributeError, TypeError):
         raise TypeError(
             f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"
         ) from None
-    return first, second
+    return None, first, second

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._base.text import bytes_text
 from .._bindings import driver as _driver, nccl as _nccl, nvml as _nvml
 from .._bindings.driver import DriverDevice, DriverError
-from .._bindings.plug import process_plug
 from .._heap.libraries import library_usage
+from .._heap.regions import pools as all_pools
 
 if TYPE_CHECKING:
     from .._heap.enabled import Device
@@ -256,7 +256,7 @@ def memory_report(device: Device = None) -> DeviceMemoryReport:
     driver = _driver.DriverDevice(index)
     is_used = driver.has_context()
     rows = _own_rows(index, driver) if is_used else _rows_of_unused()
-    pools = [pool for pool in _pools() if pool["device"] == index]
+    pools = [pool for pool in all_pools() if pool["device"] == index]
     rows = [_live(pools), _cached(pools), *rows]
     whole = look(driver, is_used, sum(row.bytes or 0 for row in rows))
     return DeviceMemoryReport(
@@ -298,11 +298,6 @@ def _current_index() -> int:
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
     return _driver.current_device()
-
-
-def _pools() -> list[dict[str, Any]]:
-    pools: list[dict[str, Any]] = process_plug().json("plug_pool_memory_json")
-    return pools
 
 
 def _pool_name(pool: dict[str, Any]) -> str:

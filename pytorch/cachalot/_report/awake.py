@@ -1,0 +1,114 @@
+"""cachalot.awake_report(): the memory of this process that a sleep leaves on the device, by owner, and what would free each part."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .._base.text import bytes_text
+from .._heap.regions import pools
+from .memory_report import DeviceMemoryReport, memory_report
+
+if TYPE_CHECKING:
+    from .._heap.enabled import Device
+
+# The calls for rows of the memory report whose owners have one way to free them.
+_CALLS = {
+    "torch": "torch.cuda.empty_cache(), once its tensors are gone: they are older than cachalot.enable()",
+    "mempool": "cuMemPoolTrimTo of the device's default pool, once its allocations are freed",
+    "nccl": "torch.distributed.destroy_process_group(); vLLM: --enable-nccl-comm-suspend",
+    "context": "the end of the process: nothing else frees the CUDA context",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AwakeRow:
+    """An AwakeRow is memory of one owner that is on the device."""
+
+    owner: str
+    bytes: int | None  # None: it is unknown
+    call: str  # in words: the call that would free it
+
+
+@dataclasses.dataclass(frozen=True)
+class AwakeReport:
+    """An AwakeReport has the memory of this process on one device, largest first, at one moment. str() is a table."""
+
+    device: int
+    asleep_bytes: int  # not on the device: what sleeping tags and pools take when they wake
+    rows: tuple[AwakeRow, ...]
+
+    @property
+    def awake_bytes(self) -> int:
+        """Returns the bytes of all rows; rows of unknown size are left out."""
+        return sum(row.bytes or 0 for row in self.rows)
+
+    def to_json(self) -> str:
+        """Returns a JSON object with the fields."""
+        return json.dumps(dataclasses.asdict(self))
+
+    def __str__(self) -> str:
+        lines = [f"device {self.device}: {bytes_text(self.asleep_bytes)} asleep, {bytes_text(self.awake_bytes)} awake"]
+        for row in self.rows:
+            figure = "unknown" if row.bytes is None else bytes_text(row.bytes)
+            lines.append(f"  {figure:>12}  {row.owner}: {row.call}")
+        return "\n".join(lines)
+
+
+def awake_report(device: Device = None) -> AwakeReport:
+    """Returns what this process has on a device, by owner, with the call that would free each part.
+
+    It is memory_report() without other processes, for the time after a sleep: owners are tags, graphs and MemPools, libraries,
+    tensors outside of all regions, the cache, NCCL and the CUDA context. Takes no memory of the device. May be called from any
+    thread. The allocator's part takes a snapshot, under its lock.
+
+    Args:
+        device: an index, "cuda:1" or a torch.device; None: the current device.
+
+    Raises:
+        ValueError: there is no such device; the message says which there are.
+        RuntimeError: there is no CUDA driver, or the process is a forked child of one that used CUDA.
+    """
+    report = memory_report(device)
+    rows = [*_rows_of_pools(report), *_rows_of_others(report)]
+    rows = [row for row in rows if row.bytes != 0]
+    rows.sort(key=lambda row: -1 if row.bytes is None else row.bytes, reverse=True)
+    return AwakeReport(report.device, report.asleep_bytes, tuple(rows))
+
+
+def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
+    cached = waiting = outside = 0
+    for pool in pools():
+        if pool["device"] != report.device:
+            continue
+        cached += pool["cached"]
+        waiting += pool["waiting"]
+        number = pool["first"], pool["second"]
+        if pool["tag"]:
+            yield AwakeRow(f"tag '{pool['tag']}'", pool["live"], f"cachalot.release_physical({pool['tag']!r})")
+        elif number != (0, 0):
+            yield AwakeRow(f"graph or MemPool {number}", pool["live"], f"cachalot.release_physical({number})")
+        else:
+            outside = pool["live"]
+    yield from _rows_outside_of_regions(outside, report.libraries)
+    yield AwakeRow("cache", cached, "torch.cuda.empty_cache()")
+    yield AwakeRow("freed memory that other streams may use", waiting, "torch.cuda.synchronize(), then torch.cuda.empty_cache()")
+
+
+def _rows_outside_of_regions(size: int, libraries: dict[str, int]) -> Iterator[AwakeRow]:
+    """Yields the default pool's memory: of other libraries, which have no regions, and the rest."""
+    for library, held in sorted(libraries.items()):
+        if library == "torch":
+            continue
+        held = min(held, size)
+        size -= held
+        yield AwakeRow(f"library {library}", held, f"the end of the arrays of {library}")
+    yield AwakeRow("tensors outside of all regions", size, "their end, or allocate them within cachalot.region(tag)")
+
+
+def _rows_of_others(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
+    for row in report.rows:
+        if row.key in _CALLS:
+            yield AwakeRow(row.name, row.bytes, _CALLS[row.key])
