@@ -46,17 +46,15 @@ def install() -> None:
         RuntimeError: torch_memory_saver has been imported already, and cannot be told of another mode.
     """
     was_imported = _PACKAGE in sys.modules
-    module: Any = sys.modules.get(_PACKAGE)
-    if module is sys.modules[__name__]:
+    if was_imported and sys.modules[_PACKAGE] is sys.modules[__name__]:
         return
-    if module is None and importlib.util.find_spec(_PACKAGE) is not None:
-        module = importlib.import_module(_PACKAGE)
-    register = getattr(module, "register_hook_mode", None)
-    if register is not None:
-        with contextlib.suppress(ValueError):  # it is registered already
-            register("cachalot", lambda: torch_memory_saver, uses_preload=False)
-        module.torch_memory_saver.hook_mode = "cachalot"
-        return
+    if was_imported or importlib.util.find_spec(_PACKAGE) is not None:
+        package: Any = importlib.import_module(_PACKAGE)
+        if hasattr(package, "register_hook_mode"):
+            with contextlib.suppress(ValueError):  # it is registered already
+                package.register_hook_mode("cachalot", lambda: torch_memory_saver, uses_preload=False)
+            package.torch_memory_saver.hook_mode = "cachalot"
+            return
     if was_imported:
         raise RuntimeError(
             "torch_memory_saver has been imported already, and this version cannot be told of another mode: call "

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, simulated, succeeds
+from world import MODE, PAGES, MiB, bytes_on_gpu, full_only, not_native, run_python, simulated, succeeds
 
 import cachalot
 from cachalot._bindings import driver, nvml
@@ -297,3 +297,73 @@ def test_a_forked_child_is_told_why():
         assert os.waitpid(pid, 0)[1] == 0
         """)
     succeeds(out)
+
+
+# --- awake_report() -------------------------------------------------------------------------------------------------------
+
+
+def owners():
+    return {row.owner: row.bytes for row in cachalot.awake_report().rows}
+
+
+@full_only
+def test_each_owner_is_told_with_the_call_that_frees_its_memory():
+    with cachalot.region("awake weights"):
+        weights = bytes_on_gpu(30 * MiB)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        pooled = bytes_on_gpu(20 * MiB)
+    outside = bytes_on_gpu(10 * MiB)
+    found = cachalot.awake_report()
+    calls = {row.owner: row.call for row in found.rows}
+    sizes = {row.owner: row.bytes for row in found.rows}
+    graph = f"graph or MemPool {pool.id}"
+    assert sizes["tag 'awake weights'"] == 30 * MiB and calls["tag 'awake weights'"] == "cachalot.release_physical('awake weights')"
+    assert sizes[graph] == 20 * MiB and calls[graph] == f"cachalot.release_physical({pool.id})"
+    assert sizes["tensors outside of all regions"] == 10 * MiB
+    assert "30.00 MiB  tag 'awake weights': cachalot.release_physical('awake weights')" in str(found)
+    assert found.awake_bytes == sum(size or 0 for size in sizes.values())
+    assert json.loads(found.to_json())["rows"][0]["owner"] == found.rows[0].owner
+    if PAGES:
+        for call in (calls["tag 'awake weights'"], calls[graph]):
+            eval(call)
+        torch.cuda.empty_cache()
+        assert set(owners()) & {"tag 'awake weights'", graph, "cache"} == set()
+        assert cachalot.awake_report().asleep_bytes == 50 * MiB
+        cachalot.restore_physical(["awake weights", pool])
+    del weights, pooled, outside, pool
+
+
+@not_native
+def test_libraries_and_the_cache_are_owners():
+    from cachalot._heap.libraries import LibraryHeap
+
+    heap = LibraryHeap("numba")
+    address = heap.allocate(8 * MiB, 0)
+    freed = bytes_on_gpu(40 * MiB)
+    del freed
+    found = owners()
+    assert found["library numba"] == 8 * MiB and found["cache"] >= 40 * MiB and "tensors outside of all regions" not in found
+    heap.free(address)
+    torch.cuda.empty_cache()
+    assert set(owners()) <= {"CUDA context, and more of this process"}
+
+
+@pages_only
+def test_plain_memory_is_an_owner(monkeypatch):
+    from cachalot._bindings.plug import Plug
+
+    kept = bytes_on_gpu(10 * MiB)
+    told = Plug.json
+
+    def with_plain_memory(plug, what, device=-1):
+        made = told(plug, what, device)
+        if what == "stats":
+            return made | {"segment.all.current": 1}
+        made["segments"].append(made["segments"][0] | {"is_expandable": False, "allocated_size": 4 * MiB})
+        return made
+
+    monkeypatch.setattr(Plug, "json", with_plain_memory)
+    found = owners()
+    assert (found["plain memory"], found["tensors outside of all regions"]) == (4 * MiB, 6 * MiB)
+    del kept

@@ -5,6 +5,7 @@ The simulated runtime keeps the content of copies up to 1 MiB: saved memory lies
 """
 
 import gc
+import os
 import re
 
 import pytest
@@ -50,6 +51,102 @@ def test_what_is_not_saved_is_lost():
     cachalot.release_physical("cache")
     cachalot.restore_physical("cache")
     assert not torch.equal(cache.cpu(), torch.ones(1000, dtype=torch.int32))
+
+
+@pages_only
+def test_content_may_be_kept_in_a_file(tmp_path):
+    import cachalot
+
+    with cachalot.region("weights"):
+        weights = [torch.arange(1000 * (i + 1), dtype=torch.int32).cuda() for i in range(3)]
+    expected = [tensor.cpu() for tensor in weights]
+    for folder in (tmp_path, str(tmp_path)):
+        cachalot.release_physical("weights", save="file", folder=folder)
+        assert reserved() == 0 and list(tmp_path.iterdir()) == []
+        cachalot.restore_physical("weights")
+        assert all(torch.equal(tensor.cpu(), content) for tensor, content in zip(weights, expected, strict=True))
+    cachalot.release_physical("weights", save="pinned")
+    cachalot.restore_physical("weights")
+    assert torch.equal(weights[0].cpu(), expected[0])
+    del weights
+
+
+@pages_only
+def test_a_process_that_is_killed_leaves_no_file(tmp_path):
+    killed = run_python(f"""
+        import os, signal
+        with cachalot.region("weights"):
+            weights = torch.arange(1000, dtype=torch.int32).cuda()
+        cachalot.release_physical("weights", save="file", folder={str(tmp_path)!r})
+        os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    assert killed.returncode != 0 and list(tmp_path.iterdir()) == []
+
+
+@pages_only
+def test_a_disk_without_room_leaves_the_tag_as_it_was(tmp_path):
+    size = (os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize // (1 << 30) + 2) << 30
+    code = f"""
+        with cachalot.region("weights"):
+            weights = torch.empty({size}, dtype=torch.uint8, device="cuda")
+            small = torch.arange(1000, dtype=torch.int32).cuda()
+        try:
+            cachalot.release_physical("weights", save="file", folder={str(tmp_path)!r})
+        except torch.OutOfMemoryError as error:
+            assert str(error).startswith("folder '{tmp_path}' has no room to save what tag 'weights' holds on device 0: "), error
+            assert str(error).endswith(" are free") and " are needed, " in str(error), error
+        else:
+            raise AssertionError("not refused")
+        assert not cachalot.regions()[0].is_asleep
+        assert small.cpu()[999] == 999
+    """
+    succeeds(run_python(code, **simulated(memory=f"{2 * size >> 30}GiB")))
+    assert list(tmp_path.iterdir()) == []
+
+
+@not_native
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"save": "disk"}, "save is 'disk'; it must be True, False, 'pinned' or 'file'"),
+        ({"save": 1}, "save is 1; it must be True"),
+        ({"save": "file"}, "save is 'file', and folder is None; it must be an existing folder"),
+        ({"save": True, "folder": "/tmp"}, "folder is '/tmp'; only save='file' has one"),
+    ],
+)
+def test_a_way_to_save_that_does_not_exist_is_refused(arguments, message):
+    import cachalot
+
+    with pytest.raises(ValueError, match=message):
+        cachalot.release_physical("weights", **arguments)
+
+
+@pages_only
+@pytest.mark.parametrize("folder", ["none", "file"])
+def test_a_folder_without_files_is_refused(folder, tmp_path):
+    import cachalot
+
+    (tmp_path / "file").touch()
+    with cachalot.region("weights"):
+        weights = bytes_on_gpu(MiB)
+    with pytest.raises(RuntimeError, match=f"{folder}' .*; it must be a folder in which this process may make files"):
+        cachalot.release_physical("weights", save="file", folder=tmp_path / folder)
+    assert reserved() == 2 * MiB
+    del weights
+
+
+@pages_only
+def test_a_pool_sleeps_by_its_id():
+    import cachalot
+
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        pooled = bytes_on_gpu(2 * MiB)
+    cachalot.release_physical(pool.id)
+    assert reserved() == 0
+    cachalot.restore_physical([pool.id])
+    assert reserved() == 2 * MiB
+    del pooled, pool
 
 
 @pages_only

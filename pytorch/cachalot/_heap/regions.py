@@ -199,8 +199,9 @@ def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, 
     return [_sleeper(each) for each in of]
 
 
-def _is_id(of: object) -> bool:
-    return isinstance(of, tuple) and len(of) == 2 and all(type(number) is int for number in of)
+def _is_id(of: Any) -> bool:
+    numbers = of
+    return isinstance(of, tuple) and [type(number) for number in numbers] == [int, int]
 
 
 def _sleeper(of: object) -> tuple[bytes | None, int, int]:

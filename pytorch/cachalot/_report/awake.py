@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .._base.text import bytes_text
+from .._bindings.plug import process_plug
 from .._heap.regions import pools
 from .memory_report import DeviceMemoryReport, memory_report
 
@@ -92,9 +93,23 @@ def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
             yield AwakeRow(f"graph or MemPool {number}", pool["live"], f"cachalot.release_physical({number})")
         else:
             outside = pool["live"]
-    yield from _rows_outside_of_regions(outside, report.libraries)
+    plain = _plain_bytes(report.device) if outside else 0
+    yield AwakeRow("plain memory", plain, "its end: plain memory cannot sleep")
+    yield from _rows_outside_of_regions(outside - plain, report.libraries)
     yield AwakeRow("cache", cached, "torch.cuda.empty_cache()")
     yield AwakeRow("freed memory that other streams may use", waiting, "torch.cuda.synchronize(), then torch.cuda.empty_cache()")
+
+
+def _plain_bytes(device: int) -> int:
+    """Returns what is in use of plain memory, the segments of cudaMalloc that lie beside the pages of a page heap."""
+    plug = process_plug()
+    if plug.json("stats", device)["segment.all.current"] == 0:  # pages are no segments; a snapshot of them takes long
+        return 0
+    snapshot = plug.json("snapshot")
+    if not snapshot["allocator_settings"]["expandable_segments"]:
+        return 0
+    plain = [each for each in snapshot["segments"] if each["device"] == device and not each["is_expandable"]]
+    return sum(each["allocated_size"] for each in plain if each["segment_pool_id"] == [0, 0])
 
 
 def _rows_outside_of_regions(size: int, libraries: dict[str, int]) -> Iterator[AwakeRow]:

@@ -179,7 +179,9 @@ class TorchMemorySaver:
 
     def _members(self, tag: str | None) -> Iterator[tuple[_Group, _Member]]:
         """Yields what has memory, awake or asleep, with what release_physical takes."""
-        names = {each.tag for each in regions()} if self._groups else set()
+        if not self._groups and not self._graphs:
+            return
+        names = {each.tag for each in regions()}
         for group in self._groups:
             if group.name in names and tag in (None, group.tag):
                 yield group, group.name
@@ -187,15 +189,15 @@ class TorchMemorySaver:
 
     def _graph_members(self, tag: str | None) -> Iterator[tuple[_Group, _Member]]:
         self._graphs = [(group, graph) for group, graph in self._graphs if graph() is not None]
-        existing = {(pool["first"], pool["second"]) for pool in pools()} if self._graphs else set()
+        existing: set[tuple[int, int]] = {(pool["first"], pool["second"]) for pool in pools()}
         for group, reference in self._graphs:
             graph = reference()
             if graph is None or tag not in (None, group.tag):
                 continue
-            pool = tuple(graph.pool())
-            if pool in existing:
-                existing.discard(pool)  # another graph may have it, too
-                yield group, (pool[0], pool[1])
+            first, second = graph.pool()
+            if (first, second) in existing:
+                existing.discard((first, second))  # another graph may have it, too
+                yield group, (first, second)
 
 
 class _Thread(threading.local):

@@ -76,7 +76,7 @@ def serve(*, offload_graphs: bool) -> TaggedMemory:
 
 def _graph_pool_of_vllm() -> _Pool | None:
     """Returns the pool into which vLLM captures; None before it has one."""
-    pool: _Pool | None = type(_vllms("platforms").current_platform)._global_graph_pool
+    pool: _Pool | None = _vllms("platforms").current_platform._global_graph_pool
     return pool
 
 
