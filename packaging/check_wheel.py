@@ -38,6 +38,7 @@ EXPECTED = (
     r"cachalot-[\d.]+\.data/data/share/bash-completion/completions/cachalot",
     r"cachalot-[\d.]+\.data/data/share/zsh/site-functions/_cachalot",
     r"cachalot-[\d.]+\.data/data/share/fish/vendor_completions\.d/cachalot\.fish",
+    r"cachalot-[\d.]+\.dist-info/entry_points\.txt",
     r"cachalot-[\d.]+\.dist-info/licenses/(LICENSE|NOTICE)",
     r"cachalot-[\d.]+\.dist-info/licenses/packaging/licenses/third_party\.txt",
 )

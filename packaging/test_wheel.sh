@@ -120,6 +120,10 @@ for module in pkgutil.walk_packages(cachalot.__path__, "cachalot."):
     except ModuleNotFoundError as error:
         assert error.name in ("torch", "pytest"), error
 PYTHON
+  check "$minor: vLLM finds the backend of its sleep mode" says "register" clean "$bare/python" - <<'PYTHON'
+from importlib.metadata import entry_points
+print([found.load().__name__ for found in entry_points(group="vllm.general_plugins") if found.name == "cachalot"])
+PYTHON
   check "$minor: cachalot --help" says "simulate" clean "$bare/cachalot" --help
   check "$minor: cachalot explain" says "layers.pickle" clean "$bare/cachalot" explain "$root/data/snapshots/layers.pickle"
   check "$minor: cachalot compare" says "the page heap" clean "$bare/cachalot" compare "$root/data/traces/lsm.csv.gz"

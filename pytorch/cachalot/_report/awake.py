@@ -20,7 +20,7 @@ _CALLS = {
     "torch": "torch.cuda.empty_cache(), once its tensors are gone: they are older than cachalot.enable()",
     "mempool": "cuMemPoolTrimTo of the device's default pool, once its allocations are freed",
     "nccl": "torch.distributed.destroy_process_group(); vLLM: --enable-nccl-comm-suspend",
-    "context": "the end of the process: nothing else frees the CUDA context",
+    "context": "the end of the process",
 }
 
 
@@ -52,9 +52,10 @@ class AwakeReport:
 
     def __str__(self) -> str:
         lines = [f"device {self.device}: {bytes_text(self.asleep_bytes)} asleep, {bytes_text(self.awake_bytes)} awake"]
+        width = max((len(row.owner) for row in self.rows), default=0)
         for row in self.rows:
             figure = "unknown" if row.bytes is None else bytes_text(row.bytes)
-            lines.append(f"  {figure:>12}  {row.owner}: {row.call}")
+            lines.append(f"  {figure:>12}  {row.owner:<{width}}  {row.call}")
         return "\n".join(lines)
 
 
@@ -103,7 +104,7 @@ def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
 def _plain_bytes(device: int) -> int:
     """Returns what is in use of plain memory, the segments of cudaMalloc that lie beside the pages of a page heap."""
     plug = process_plug()
-    if plug.json("stats", device)["segment.all.current"] == 0:  # pages are no segments; a snapshot of them takes long
+    if plug.json("stats", device)["segment.all.current"] == 0:  # a page is not a segment, and a snapshot of pages takes long
         return 0
     snapshot = plug.json("snapshot")
     if not snapshot["allocator_settings"]["expandable_segments"]:

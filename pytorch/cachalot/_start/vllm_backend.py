@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from .._report.awake import awake_report
+from ..integrations import required
 from .vllm_sleep import GRAPHS, TaggedMemory, tagged_memory
 
-_interface: Any = importlib.import_module("vllm.device_allocator.sleep_mode_backend")
+_interface: Any = required("vllm.device_allocator.sleep_mode_backend", "vllm")
 # Under vLLM's own loggers, whose handlers print it.
-_logger: Any = importlib.import_module("vllm.logger").init_logger("vllm.cachalot")
+_logger: Any = required("vllm.logger", "vllm").init_logger("vllm.cachalot")
 
 # Their content is kept at every level; that of the weights at level 1.
 _ALWAYS_KEPT = ("runtime", GRAPHS)
