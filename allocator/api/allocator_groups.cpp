@@ -356,6 +356,13 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
   return result;
 }
 
+bool AllocatorSleep::read_saved(const void* from, void* to, std::size_t bytes) const {
+  for (const auto& allocator : state_.devices()) {
+    if (allocator->sleeping.read_saved(reinterpret_cast<Address>(from), to, bytes)) return true;
+  }
+  return false;
+}
+
 void AllocatorSleep::release_physical(std::string_view tag, bool save, int device) {
   release_physical(tag, saved_if(save), device);
 }

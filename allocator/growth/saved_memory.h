@@ -56,6 +56,7 @@ class SavedMemory {
 
   // Returns the saved content of a pool. The reference stays valid until forget_all.
   const OfPool& of(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
+  const Map<PoolId, OfPool>& all(const Held& /*held*/) const CACHALOT_HELD { return saved_; }
   void keep(const PrivatePool& pool, HandleId id, SavedBytes bytes, const Held& held) CACHALOT_HELD;
   // Marks the saved content of a handle, if there is any, as no longer needed.
   void forget(const PrivatePool& pool, HandleId id, const Held& held) CACHALOT_HELD;

@@ -1,6 +1,7 @@
 #include "growth/sleeping_pools.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <utility>
@@ -339,6 +340,26 @@ void SleepingPools::restore_saved_bytes(const PrivatePool& pool, Growing& growin
       from += stretch.bytes;
     }
   }
+}
+
+bool SleepingPools::read_saved(Address from, void* to, std::size_t bytes) const {
+  const DeviceLock lock(state_.mutex);
+  std::size_t copied = 0;
+  for (const auto& [pool, handles] : saved_.all(lock)) {
+    for (const auto& [id, saved] : handles) {
+      const char* content = static_cast<const char*>(saved.host);
+      for (const PageHeap::Stretch& stretch : saved.stretches) {
+        const Address begin = std::max(stretch.begin, from);
+        const Address end = std::min(stretch.begin + stretch.bytes, from + bytes);
+        if (begin < end) {
+          std::memcpy(static_cast<char*>(to) + (begin - from), content + (begin - stretch.begin), end - begin);
+          copied += end - begin;
+        }
+        content += stretch.bytes;
+      }
+    }
+  }
+  return copied == bytes;
 }
 
 // --- soundness ----------------------------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ class SleepingPools {
   // Contracts are those of CachingAllocator's methods. Return false if there is no such pool.
   bool release_physical(PoolId id, const SleepOptions& options);
   bool restore_physical(PoolId id);
+  // Copies saved bytes of [from, from + bytes) to the host. Returns whether all of them were saved.
+  bool read_saved(Address from, void* to, std::size_t bytes) const;
 
   // Returns the first broken invariant, or "".
   std::string validate(const Held& held) const CACHALOT_HELD;

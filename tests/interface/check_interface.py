@@ -93,8 +93,9 @@ restore_pool                =                   -tags                           
 
 begin_tagged                -ctypes             =
 end_tagged                  -ctypes             =
-release_physical            -ctypes             =                                     plug_release_pool_physical
+release_physical            -ctypes             =                                     plug_release_physical
 restore_physical            -ctypes             =                                     plug_restore_pool_physical
+read_saved                  -ctypes             -saved                                plug_read_saved
 release_tags                -ctypes             =
 restore_tags                -ctypes             =
 tags                        -ctypes             tags_json
@@ -121,6 +122,7 @@ REASONS = {
     "-leaks": "leak_hooks.cpp has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
     "-page": "it is on the statistics page, which cachalot_publish makes",
+    "-saved": "cachalot.torch_memory_saver alone asks for it",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
     "-tests": "it is for tests and benchmarks",

@@ -104,6 +104,33 @@ TEST(SavingToAFile, OfSeveralTagsAndOfPoolsIsTheSame) {
   EXPECT_EQ(model.intact(), kModelSizes.size());
 }
 
+TEST(SavedContent, CanBeReadWhileItsMemorySleeps) {
+  World world(64 * kGiB, "heap:pages");
+  const Folder folder;
+  const Model model(world, {70 * kMiB, 1000, 3 * kMiB});
+  world.device->copy_from_host(address(model.blocks[0]) + 32 * kMiB - 2, "seam", 4);  // in two handles
+  std::string text(10, '?');
+  const auto read = [&](std::size_t which, std::size_t offset, std::size_t bytes) {
+    return world.allocator.read_saved(static_cast<const char*>(model.blocks[which]) + offset, text.data(), bytes);
+  };
+  EXPECT_FALSE(read(0, 0, 10));
+  for (const SleepOptions& options : {SleepOptions{Keep::pinned, {}}, SleepOptions{Keep::file, folder.path()}}) {
+    world.allocator.release_physical("model", options);
+    for (std::size_t which = 0; which < model.blocks.size(); ++which) {
+      EXPECT_TRUE(read(which, 0, 10));
+      EXPECT_EQ(text, Model::text_of(which));
+    }
+    EXPECT_TRUE(read(0, 32 * kMiB - 2, 4));
+    EXPECT_EQ(text.substr(0, 4), "seam");
+    std::string more(80 * kMiB, '?');
+    EXPECT_FALSE(world.allocator.read_saved(model.blocks[0], more.data(), more.size()));  // there are fewer bytes
+    EXPECT_FALSE(world.allocator.read_saved(&world, text.data(), 10));
+    world.allocator.restore_physical("model");
+  }
+  world.allocator.release_physical("model");
+  EXPECT_FALSE(read(0, 0, 10));
+}
+
 TEST(SavingToAFile, OfATagWithoutLiveMemoryMakesNone) {
   World world(64 * kGiB, "heap:pages");
   const Folder folder;

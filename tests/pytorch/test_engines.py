@@ -336,6 +336,25 @@ def test_a_tag_pauses_and_resumes_at_the_same_address(saver):
 
 
 @pages_only
+@pytest.mark.parametrize("kept", ["enable_cpu_backup", "enable_disk_backup"])
+def test_what_a_paused_tensor_keeps_can_be_read(saver, kept, tmp_path):
+    saver.set_disk_backup_dir(str(tmp_path))
+    with saver.region(tag="weights", **{kept: True}):
+        weights = [torch.arange(1000 * (i + 1), dtype=torch.int32).cuda().view(-1, 10) for i in range(5)]
+    with saver.region(tag="kv_cache"):
+        kv_cache = torch.ones(10).cuda()
+    expected = contents(weights)
+    assert saver.get_cpu_backup(weights[0]) is None
+    saver.pause()
+    for tensor, content in zip(weights, expected, strict=True):
+        assert torch.equal(saver.get_cpu_backup(tensor), content)
+        assert torch.equal(saver.get_cpu_backup(tensor[7:9], zero_copy=True), content[7:9])
+    assert saver.get_cpu_backup(kv_cache) is None
+    saver.resume()
+    assert saver.get_cpu_backup(weights[0]) is None
+
+
+@pages_only
 def test_a_thousand_pauses_leave_no_byte_behind(saver, tmp_path):
     saver.set_disk_backup_dir(str(tmp_path / "made"))
     tensors = {}
@@ -398,8 +417,9 @@ def test_what_cannot_be_done_is_refused_in_words(saver, monkeypatch, tmp_path):
         saver.hook_mode = "other"
     with pytest.raises(NotImplementedError, match="retain_cpu_backup is True"):
         saver.retain_cpu_backup = True
-    with pytest.raises(NotImplementedError, match="get_cpu_backup"):
-        saver.get_cpu_backup(torch.empty(1))
+    for bad in (torch.empty(1), torch.empty((2, 2), device="cuda").t()):
+        with pytest.raises(ValueError, match="it must be contiguous and on a GPU"):
+            saver.get_cpu_backup(bad)
     saver.hook_mode = "preload"
     saver.retain_cpu_backup = False
     assert (saver.enabled, saver.hook_mode, saver.retain_cpu_backup) == (True, "cachalot", False)

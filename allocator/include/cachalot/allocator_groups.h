@@ -355,6 +355,11 @@ class AllocatorSleep : private AllocatorGroup {
   /// Wakes a private pool; otherwise as the function of a tag.
   /// Throws InvalidArgument also if no device has the pool.
   void restore_physical(PoolId pool, int device = kAllDevices);
+  /// Copies content that sleeping memory keeps to the host: `bytes` bytes of live allocations, from
+  /// `from` on. Returns false unless all of it is kept; `to` is then undefined.
+  /// Blocks: other slow calls of the device, while it copies.
+  /// Throws InvalidArgument in a forked child.
+  bool read_saved(const void* from, void* to, std::size_t bytes) const;
   /// Returns the memory of each tag on each device, sorted by tag and device, without the devices
   /// on which a tag holds nothing and is awake.
   /// Throws InvalidArgument in a forked child.

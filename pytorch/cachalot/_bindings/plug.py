@@ -74,6 +74,7 @@ _FUNCTIONS: Functions = {
     "plug_collect_garbage": (ctypes.c_int,),
     "plug_release_physical": (ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_char_p),
     "plug_restore_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong),
+    "plug_read_saved": (ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_ulonglong, ctypes.POINTER(ctypes.c_int)),
     "plug_record_history": (ctypes.c_int, ctypes.c_long),
     "plug_memory_fraction": (ctypes.c_int, ctypes.POINTER(ctypes.c_double)),
     "plug_hide_launcher": (ctypes.c_char_p,),

@@ -116,6 +116,19 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
             plug.call("plug_restore_pool_physical", first, second)
 
 
+def read_saved(address: int, to: int, size: int) -> bool:
+    """Copies content that sleeping memory keeps to the host. Returns False unless all of it is kept. May be called from any thread.
+
+    Args:
+        address: where it begins on the device, in live tensors.
+        to: the address of `size` bytes of the host.
+        size: in bytes.
+    """
+    is_kept = ctypes.c_int()
+    require_enabled().plug.call("plug_read_saved", address, to, size, is_kept)
+    return is_kept.value != 0
+
+
 # Flags of cachalot_malloc_with_flags.
 _CONTIGUOUS = 1
 _PLAIN = 2

@@ -12,12 +12,16 @@ import os
 import threading
 import weakref
 from collections.abc import Generator, Iterator
-from typing import Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .._base import environment
+from .._heap.enabled import is_enabled, require_enabled
 from .._heap.limits import set_limit
-from .._heap.regions import pools, region, regions, release_physical, restore_physical
+from .._heap.regions import pools, read_saved, region, regions, release_physical, restore_physical
 from .pages import enable_pages
+
+if TYPE_CHECKING:
+    import torch
 
 DEFAULT_TAG = "default"
 
@@ -173,9 +177,22 @@ class TorchMemorySaver:
         if retain:
             raise NotImplementedError("retain_cpu_backup is True; cachalot frees the copy when the memory resumes")
 
-    def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:
-        """Raises NotImplementedError: cachalot does not give out what it saved."""
-        raise NotImplementedError("get_cpu_backup: cachalot does not give out what it saved; resume the tag and read the tensor")
+    def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor | None:
+        """Returns a copy of the content that a paused tensor keeps, on the host; None if it is not paused, or its content is not kept.
+
+        Args:
+            x: a contiguous tensor on a GPU.
+            zero_copy: has no effect: the result is a copy, which stays valid when the tensor resumes.
+
+        Raises:
+            ValueError: `x` is not contiguous, or not on a GPU.
+        """
+        import torch
+
+        if not x.is_cuda or not x.is_contiguous():
+            raise ValueError(f"x is on {x.device}, with strides {x.stride()}; it must be contiguous and on a GPU")
+        copy = torch.empty(x.shape, dtype=x.dtype)
+        return copy if is_enabled() and read_saved(x.data_ptr(), copy.data_ptr(), x.nbytes) else None
 
     def _members(self, tag: str | None) -> Iterator[tuple[_Group, _Member]]:
         """Yields what has memory, awake or asleep, with what release_physical takes."""
@@ -216,8 +233,6 @@ class _Thread(threading.local):
 
     @contextlib.contextmanager
     def outside(self) -> Generator[None, None, None]:
-        from .._heap.enabled import require_enabled
-
         call, names = require_enabled().plug.call, list(self.names)
         for name in reversed(names):
             call("end_tagged", name.encode())
