@@ -340,7 +340,6 @@ def test_max_split_size_and_expandable_segments_share_a_limit():
         bytes_on_gpu(40 * MiB)
     del first, second, third
     whole = bytes_on_gpu(120 * MiB)
-    settings("expandable_segments:False")
 
 
 # ---- streams ----
@@ -955,14 +954,11 @@ def test_a_pool_serves_a_graph_and_a_thread():
 @pytest.mark.skipif(MODE not in ("native", "pages"), reason="the heap of segments stays one: mode pages runs it")
 def test_expandable_segments_grow_in_a_pool():
     settings("expandable_segments:True")
-    try:
-        pool = torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool):
-            kept = [bytes_on_gpu(3 * MiB) for _ in range(10)]
-        (segment,) = segments(pool.id)
-        assert segment["is_expandable"]
-    finally:
-        settings("expandable_segments:False")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = [bytes_on_gpu(3 * MiB) for _ in range(10)]
+    (segment,) = segments(pool.id)
+    assert segment["is_expandable"]
 
 
 def test_a_thread_in_a_green_context_allocates_and_stays_in_it():

@@ -217,7 +217,7 @@ def snapshot_tells_the_settings():
     assert all(snapshot[key] == [] for key in of_host)
     settings = snapshot["allocator_settings"]
     assert settings["max_split_size"] == -1
-    assert settings["expandable_segments"] is False
+    assert settings["expandable_segments"] is PAGES
     assert settings["roundup_power2_divisions"] == {str(1 << slot): 0 for slot in range(16)}
     of_pinned = {"max_round_threshold", "max_cached_size"} if VERSION >= "2.13" else set()
     assert all(settings[key] == -1 for key in of_pinned)
@@ -584,9 +584,9 @@ def storages_are_shared_in_natives_format():
     if process.returncode != 0:
         raise RuntimeError(process.stderr)
     # The version, "c" as cudaMalloc, and the handle of the segment; or "e" as expandable, since version 3 the kind of the
-    # handles, and three handles of 2 MiB.
+    # handles, and three handles of 2 MiB; then a key for each, and the socket that knows them.
     version = 3 if VERSION >= "2.13" else 2
-    of_pages = 2 + 24 + (8 if version == 3 else 0) + 3 * 4
+    of_pages = 2 + 24 + (8 if version == 3 else 0) + 3 * (4 + 8) + 16
     kind, length, offset = ("e", of_pages, MiB) if PAGES else ("c", 2 + 64, 3 * MiB)
     assert process.stdout.split() == ["0", str(version), kind, str(length), str(4 * MiB), str(offset)]
 

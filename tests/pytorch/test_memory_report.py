@@ -143,7 +143,8 @@ OTHER = "import torch; kept = torch.empty(64 << 20, dtype=torch.uint8, device='c
 def test_other_processes_and_the_context_have_their_memory(tmp_path):
     """The simulated context takes 100 MiB, and a tensor of 64 MiB has a segment of its size."""
     out = run_python(f"""
-        import cachalot, subprocess, sys
+        import cachalot, os, subprocess, sys
+        os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # which says that this heap has pages
         kept = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
         other = subprocess.Popen([sys.executable, "-c", {OTHER!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         other.stdout.readline()
@@ -351,20 +352,10 @@ def test_libraries_and_the_cache_are_owners():
 
 
 @pages_only
-def test_plain_memory_is_an_owner(monkeypatch):
-    from cachalot._bindings.plug import Plug
-
-    kept = bytes_on_gpu(10 * MiB)
-    told = Plug.json
-
-    def with_plain_memory(plug, what, device=-1):
-        made = told(plug, what, device)
-        if what == "stats":
-            return made | {"segment.all.current": 1}
-        made["segments"].append(made["segments"][0] | {"is_expandable": False, "allocated_size": 4 * MiB})
-        return made
-
-    monkeypatch.setattr(Plug, "json", with_plain_memory)
+def test_plain_memory_is_an_owner():
+    kept = bytes_on_gpu(6 * MiB)
+    with cachalot.plain():
+        plain = bytes_on_gpu(4 * MiB)
     found = owners()
     assert (found["plain memory"], found["tensors outside of all regions"]) == (4 * MiB, 6 * MiB)
-    del kept
+    del kept, plain

@@ -69,7 +69,7 @@ def reset():
         time.sleep(0.01)
         gc.collect()
     torch.cuda.memory._record_memory_history(None)
-    change_settings("expandable_segments:False")  # the one that a parse does not reset
+    change_settings(f"expandable_segments:{PAGES}")  # the one that a parse does not reset
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -104,12 +104,12 @@ def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
 def _plain_bytes(device: int) -> int:
     """Returns what is in use of plain memory, the segments of cudaMalloc that lie beside the pages of a page heap."""
     plug = process_plug()
-    if plug.json("stats", device)["segment.all.current"] == 0:  # a page is not a segment, and a snapshot of pages takes long
+    if plug.stats(device)["segment.all.current"] == 0:  # a page is not a segment, and a snapshot of pages takes long
         return 0
-    snapshot = plug.json("snapshot")
-    if not snapshot["allocator_settings"]["expandable_segments"]:
+    segments = plug.json("snapshot_json")["segments"]
+    if not any(each["is_expandable"] for each in segments):  # not the page heap
         return 0
-    plain = [each for each in snapshot["segments"] if each["device"] == device and not each["is_expandable"]]
+    plain = [each for each in segments if each["device"] == device and not each["is_expandable"]]
     return sum(each["allocated_size"] for each in plain if each["segment_pool_id"] == [0, 0])
 
 

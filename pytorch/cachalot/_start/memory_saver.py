@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .._base import environment
+from .._bindings.plug import ALL_DEVICES
 from .._heap.enabled import is_enabled, require_enabled
 from .._heap.limits import set_limit
 from .._heap.regions import pools, read_saved, region, regions, release_physical, restore_physical
@@ -235,12 +236,12 @@ class _Thread(threading.local):
     def outside(self) -> Generator[None, None, None]:
         call, names = require_enabled().plug.call, list(self.names)
         for name in reversed(names):
-            call("end_tagged", name.encode())
+            call("end_tagged", name.encode(), ALL_DEVICES)
         try:
             yield
         finally:
             for name in names:
-                call("begin_tagged", name.encode())
+                call("begin_tagged", name.encode(), ALL_DEVICES)
 
 
 def _keep_of(cpu: bool, disk: bool, backend: str | None) -> _Keep:
