@@ -110,6 +110,7 @@ bool MemoryPressure::run_last_resorts(Held& held) { return run(last_resorts_, he
 // Calls copies: one of the functions may add others.
 bool MemoryPressure::run(const Vector<FreeMemoryCallback>& functions, Held& held) {
   if (functions.empty()) return false;
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): `functions` may grow while the lock is released
   const Vector<FreeMemoryCallback> callbacks = functions;
   const Unlocked unlocked(held);
   bool freed = false;
