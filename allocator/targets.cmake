@@ -73,6 +73,7 @@ cachalot_static_library(core allocator
 
     growth/cache_level.cpp
     growth/checkpoints.cpp
+    growth/evictable_pools.cpp
     growth/growth.cpp
     growth/page_driver.cpp
     growth/page_growth.cpp

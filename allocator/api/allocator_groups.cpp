@@ -312,9 +312,9 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
 
 SleepOptions saved_if(bool save) { return {save ? Keep::pinned : Keep::nothing, {}}; }
 
-void require_good(const SleepOptions& options) {
-  if (options.keep == Keep::file) return SavedFile::require_folder(options.folder, "release_physical");
-  CACHALOT_REQUIRE(options.folder.empty(), "release_physical: folder is '{}'; only Keep::file has one", options.folder);
+void require_good(const SleepOptions& options, const char* call) {
+  if (options.keep == Keep::file) return SavedFile::require_folder(options.folder, call);
+  CACHALOT_REQUIRE(options.folder.empty(), "{}: folder is '{}'; only Keep::file has one", call, options.folder);
 }
 
 }  // namespace
@@ -354,6 +354,50 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
     }
   }
   return result;
+}
+
+void AllocatorSleep::make_evictable(std::string_view tag, const EvictOptions& options, int device) {
+  CACHALOT_REQUIRE(!tag.empty(), "make_evictable: the tag is '{}'; it must not be empty", tag);
+  require_good(options.sleep, "make_evictable");
+  const auto allocators = state_.selected(device);
+  for (const auto& allocator : allocators) allocator->sleeping.require_pages("make_evictable");
+  const PoolId pool = state_.tags.make(tag);
+  for (const auto& allocator : allocators) allocator->evictable.make_evictable(pool, tag, options);
+}
+
+void AllocatorSleep::make_resident(std::string_view tag, int device) {
+  const auto allocators = state_.selected(device);
+  const PoolId pool = state_.tags.pool_of(tag);
+  for (const auto& allocator : allocators) allocator->evictable.make_resident(pool);
+}
+
+bool AllocatorSleep::ensure(std::string_view tag, int device) {
+  const auto allocators = state_.selected(device);
+  for (const auto& allocator : allocators) allocator->sleeping.require_pages("ensure");
+  const PoolId pool = state_.tags.pool_of(tag);
+  bool is_lost = false;
+  std::size_t held = 0;
+  try {
+    for (const auto& allocator : allocators) {
+      allocator->pools.create_tag(pool, tag);
+      is_lost |= allocator->evictable.ensure(pool, [&] { wake(state_, {allocator.get()}, pool); });
+      ++held;
+    }
+  } catch (...) {
+    for (const auto& allocator : allocators.first(held)) allocator->evictable.let_go(pool);
+    throw;
+  }
+  return is_lost;
+}
+
+void AllocatorSleep::let_go(std::string_view tag, int device) {
+  if (state_.is_inherited()) return;
+  const PoolId pool = state_.tags.pool_of(tag);
+  for (const auto& allocator : state_.selected(device)) allocator->evictable.let_go(pool);
+}
+
+std::size_t AllocatorSleep::give_way(std::size_t bytes, int device) {
+  return state_.at(device).evictable.give_way(bytes);
 }
 
 bool AllocatorSleep::read_saved(const void* from, void* to, std::size_t bytes) const {
@@ -400,7 +444,7 @@ void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device)
 }
 
 void AllocatorSleep::release_physical(PoolId pool, const SleepOptions& options, int device) {
-  require_good(options);
+  require_good(options, "release_physical");
   const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
   state_.front().run([&] {

@@ -41,6 +41,13 @@ AllocatorState::AllocatorState(std::vector<std::shared_ptr<Device>> devices, con
                      devices[i]->index());
     own_.devices.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *own_.page_map, wanted));
   }
+  for (const auto& allocator : own_.devices) {
+    allocator->pressure.set_evictor([this, &device = *allocator](const PrivatePool* but, int priority) {
+      std::size_t bytes = 0;
+      front().put_to_sleep(device.state.index, [&] { bytes = device.evictable.evict_one(but, priority); });
+      return bytes;
+    });
+  }
   own_.front = needs_front ? make_front(*this) : std::make_unique<PlainFront>(*this);
   CACHALOT_REQUIRE(own_.front != nullptr, "the factory of the guard returned null; it must return a guard");
   forked_.front = std::make_unique<ForkedFront>(*this);

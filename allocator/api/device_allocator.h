@@ -15,6 +15,7 @@
 #include "cachalot/options.h"
 #include "growth/cache_level.h"
 #include "growth/checkpoints.h"
+#include "growth/evictable_pools.h"
 #include "growth/page_driver.h"
 #include "growth/page_growth.h"
 #include "growth/segment_growth.h"
@@ -92,6 +93,7 @@ class DeviceAllocator {
   SlowPath slow{pools, streams, frees, caches, supply, uncached, limits};
   CacheLevel level{state, frees, caches, limits, recovery, growths.usual()};
   SleepingPools sleeping;
+  EvictablePools evictable{state, pools, sleeping, level, pressure};
   Sharing sharing{state, handles, recovery, growths.usual()};
   Checkpoints checkpoints{state, pools, frees, caches};
   Inspection inspection;

@@ -170,6 +170,9 @@ std::optional<TagMemory> Inspection::tag_memory(PoolId id) const {
   TagMemory memory;
   memory.is_asleep = pool->is_asleep;
   memory.pool = id;
+  memory.is_evictable = pool->evictable.has_value();
+  if (pool->evictable) memory.priority = pool->evictable->priority;
+  memory.holds = pool->hold_count;
   for (const auto& [address, head] : state_.blocks.segments()) {
     if (head->arena->pool.id() != id) continue;
     const SegmentSnapshot segment = picture(*head, lock);

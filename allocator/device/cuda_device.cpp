@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "cachalot/errors.h"
 #include "device/cuda_codes.h"
@@ -603,6 +605,19 @@ bool CudaDevice::event_query(Event event) {
 
 void CudaDevice::event_synchronize(Event event) {
   call_in(context_, "cuEventSynchronize", driver().event_synchronize, event);
+}
+
+// CUDA waits for single events alone. Work that is longer than the looks is waited for in the order of the events.
+std::size_t CudaDevice::event_synchronize_any(const std::vector<Event>& events) {
+  constexpr auto kFirstPause = std::chrono::microseconds(5);
+  constexpr auto kLastPause = std::chrono::milliseconds(5);
+  for (std::chrono::microseconds pause = kFirstPause; events.size() > 1 && pause < kLastPause; pause += pause / 4) {
+    const auto done = std::find_if(events.begin(), events.end(), [&](Event event) { return event_query(event); });
+    if (done != events.end()) return static_cast<std::size_t>(done - events.begin());
+    std::this_thread::sleep_for(pause);
+  }
+  event_synchronize(events.front());
+  return 0;
 }
 
 std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {

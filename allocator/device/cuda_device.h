@@ -124,6 +124,7 @@ class CudaDevice final : public Device {
   void event_record(Event event, Stream stream) override;
   bool event_query(Event event) override;
   void event_synchronize(Event event) override;
+  std::size_t event_synchronize_any(const std::vector<Event>& events) override;
   std::optional<std::uint64_t> completion_hint(Stream stream) override;
   void stream_wait(Stream stream, Event event) override;
   CaptureStatus capture_status(Stream stream) override;

@@ -1,5 +1,7 @@
 #include "growth/cache_level.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
@@ -13,17 +15,24 @@ CACHALOT_BEGIN
 std::size_t CacheLevel::trim(std::size_t keep_bytes) {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
-  return give_back(keep_bytes, /*may_exceed=*/false, growing);
+  return lower(keep_bytes, /*may_exceed=*/false, growing);
 }
 
 void CacheLevel::come_under_limit() {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
-  give_back(state_.ledger.limit(growing), /*may_exceed=*/true, growing);
+  lower(state_.ledger.limit(growing), /*may_exceed=*/true, growing);
+}
+
+std::size_t CacheLevel::give_back(std::size_t bytes) {
+  const Operation lock(state_.mutex);
+  Growing growing(state_.growth_mutex, lock);
+  const std::size_t held = state_.ledger.held_bytes(growing);
+  return lower(held - std::min(held, bytes), /*may_exceed=*/true, growing);
 }
 
 // During a capture the device takes nothing back, and may not be asked how far its work has come.
-std::size_t CacheLevel::give_back(std::size_t most_held, bool may_exceed, Growing& growing) {
+std::size_t CacheLevel::lower(std::size_t most_held, bool may_exceed, Growing& growing) {
   if (state_.ledger.held_bytes(growing) <= most_held || state_.capturing(growing)) return 0;
   frees_.reclaim(growing);
   caches_.gather(growing);
@@ -65,7 +74,7 @@ bool CacheLevel::add_unused(std::size_t bytes, Growing& growing) {
     is_added = growth_.add_unused(bytes - unused, growing);
   } catch (const Refused&) {  // by the option throw_on_cudamalloc_oom
   }
-  if (!is_added) give_back(held, /*may_exceed=*/false, growing);
+  if (!is_added) lower(held, /*may_exceed=*/false, growing);
   return is_added;
 }
 

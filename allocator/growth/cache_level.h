@@ -24,12 +24,14 @@ class CacheLevel {
   std::size_t trim(std::size_t keep_bytes);
   // Gives back cached memory beyond the limit, as far as trim can.
   void come_under_limit();
+  // Gives back at least `bytes` of cached memory, as far as trim can. Returns the bytes.
+  std::size_t give_back(std::size_t bytes);
   void reserve(std::size_t bytes);
   // Returns the bytes of the reservation that no stream has taken yet.
   std::size_t reserved_unused() const;
 
  private:
-  std::size_t give_back(std::size_t most_held, bool may_exceed, Growing& growing) CACHALOT_GROWING;
+  std::size_t lower(std::size_t most_held, bool may_exceed, Growing& growing) CACHALOT_GROWING;
   bool add_unused(std::size_t bytes, Growing& growing) CACHALOT_GROWING;
   std::size_t unused_bytes(const Held& held) const CACHALOT_HELD;
   [[noreturn]] void throw_out_of_memory(std::size_t bytes, Held& held) CACHALOT_HELD;

@@ -57,17 +57,18 @@ ChosenUnits<Unit> TrimGoal::choose(const Vector<Unit>& units, SizeOf size_of) co
 template <typename Search>
 struct Rung {
   Block* (Search::*step)(Growing& growing);
-  bool recovers = false;  // waits for the device or gives memory back: never while a graph is captured
+  // What the step may wait for; with OomWait::never it neither waits nor gives memory back. A step that may is not taken while a
+  // graph is captured, nor where the option oom_wait forbids such waits.
+  OomWait waits_for = OomWait::never;
 };
-
-inline constexpr bool kRecovers = true;
 
 // Tries the rungs in their order until one returns a block. Returns null if none does, and where a capture forbids the next.
 template <typename Search, std::size_t count>
 Block* climb(const Rung<Search> (&rungs)[count], Search& search, const HeapState& state,
              Growing& growing) CACHALOT_GROWING {
   for (const Rung<Search>& rung : rungs) {
-    if (rung.recovers && state.capturing(growing)) return nullptr;
+    if (rung.waits_for != OomWait::never && state.capturing(growing)) return nullptr;
+    if (rung.waits_for > state.options.oom_wait) continue;
     if (Block* const block = (search.*rung.step)(growing)) return block;
   }
   return nullptr;

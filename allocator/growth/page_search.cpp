@@ -9,7 +9,9 @@
 //     (cross_stream:wait);
 //   if there is no new memory: idle pages, also after such waits (cross_stream:scarce and wait);
 //   memory that pools offered (use_on_oom);
-//   recovery: a wait for the device, after which every idle page serves; memory that pools without users gave back;
+//   recovery, which waits for the end of work: the work before single frees, and that of streams with idle memory, until what
+//     became usable serves; then all work of the device, after which every idle page serves; memory that pools without users
+//     gave back;
 //   and at last memory that the default pools gave back.
 // With remap_slack, new memory comes before idle pages while held memory is within that share above the peak of live memory.
 
@@ -59,13 +61,14 @@ class PageGrowth::Search {
   Block* remap_or_create(Growing& growing) CACHALOT_GROWING;
   Block* remap_after_draining(Growing& growing) CACHALOT_GROWING;
   Block* borrow(Growing& growing) CACHALOT_GROWING;
-  Block* find_after_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* find_as_frees_complete(Growing& growing) CACHALOT_GROWING;
+  Block* find_as_streams_finish(Growing& growing) CACHALOT_GROWING;
   Block* find_after_all_work(Growing& growing) CACHALOT_GROWING;
   Block* find_after_release(Growing& growing) CACHALOT_GROWING;
   // Rungs of in_one_handle().
   Block* find_or_create_handle(Growing& growing) CACHALOT_GROWING;
   Block* create_handle_after_draining(Growing& growing) CACHALOT_GROWING;
-  Block* find_handle_after_other_streams(Growing& growing) CACHALOT_GROWING;
+  Block* find_handle_as_frees_complete(Growing& growing) CACHALOT_GROWING;
   Block* create_handle_after_all_work(Growing& growing) CACHALOT_GROWING;
   Block* create_handle_after_release(Growing& growing) CACHALOT_GROWING;
 
@@ -117,11 +120,12 @@ Block* PageGrowth::Search::anywhere(Growing& growing) {
       {&Search::remap_or_create},
       {&Search::remap_after_draining},
       {&Search::borrow},
-      {&Search::find_after_other_streams, kRecovers},
-      {&Search::find_after_all_work, kRecovers},
+      {&Search::find_as_frees_complete, OomWait::events},
+      {&Search::find_as_streams_finish, OomWait::events},
+      {&Search::find_after_all_work, OomWait::device},
       {&Search::take_from_other_streams},
       {&Search::remap_or_create},
-      {&Search::find_after_release, kRecovers},
+      {&Search::find_after_release, OomWait::device},
       {&Search::remap_or_create},
   };
   return climb(kRungs, *this, state_, growing);
@@ -180,8 +184,25 @@ Block* PageGrowth::Search::remap_after_draining(Growing& growing) {
 
 Block* PageGrowth::Search::borrow(Growing& growing) { return recovery_.borrow(request_, growing); }
 
-Block* PageGrowth::Search::find_after_other_streams(Growing& growing) {
-  return recovery_.synchronize_frees(growing) ? state_.find_free(request_, growing) : nullptr;
+// Memory of the request's owner that other streams use still. Each free that completes may serve, alone or with idle pages.
+Block* PageGrowth::Search::find_as_frees_complete(Growing& growing) {
+  while (recovery_.synchronize_next_free(request_, growing)) {
+    if (Block* block = state_.find_free(request_, growing)) return block;
+    if (Block* block = take_from_other_streams(growing)) return block;
+    if (Block* block = remap(growing)) return block;
+  }
+  return nullptr;
+}
+
+// Idle memory of streams whose work has not been seen to end. A wait of the host is allowed where one of the stream is not: it
+// takes nothing from the concurrency of the streams, and the device is waited for otherwise.
+Block* PageGrowth::Search::find_as_streams_finish(Growing& growing) {
+  const bool may_use_others = request_.pool().owner() == nullptr && state_.options.cross_stream != CrossStream::off;
+  while (may_use_others && clocks_.finish_next(pages_.page_bytes(), growing)) {
+    if (Block* block = take_from_other_streams(growing)) return block;
+    if (Block* block = remap(growing)) return block;
+  }
+  return nullptr;
 }
 
 Block* PageGrowth::Search::find_after_all_work(Growing& growing) {
@@ -209,6 +230,7 @@ void PageGrowth::Search::refresh_before_planning(Growing& growing) {
 // Waits for all work and releases unused memory, for a request that cannot be served otherwise: then all idle memory may
 // serve it.
 void PageGrowth::Search::wait_and_release_unused(Growing& growing) {
+  recovery_.synchronize_frees(growing);
   clocks_.finish_all_work(growing);
   state_.drain_caches(growing);  // threads freed meanwhile
   recovery_.release_unused_pools({}, growing);
@@ -339,9 +361,9 @@ Block* PageGrowth::Search::in_one_handle(Growing& growing) {
   static constexpr Rung<Search> kRungs[] = {
       {&Search::create_handle_after_draining},
       {&Search::borrow},
-      {&Search::find_handle_after_other_streams, kRecovers},
-      {&Search::create_handle_after_all_work, kRecovers},
-      {&Search::create_handle_after_release, kRecovers},
+      {&Search::find_handle_as_frees_complete, OomWait::events},
+      {&Search::create_handle_after_all_work, OomWait::device},
+      {&Search::create_handle_after_release, OomWait::device},
   };
   return climb(kRungs, *this, state_, growing);
 }
@@ -353,8 +375,11 @@ Block* PageGrowth::Search::create_handle_after_draining(Growing& growing) {
   return find_or_create_handle(growing);
 }
 
-Block* PageGrowth::Search::find_handle_after_other_streams(Growing& growing) {
-  return recovery_.synchronize_frees(growing) ? search_contiguous(growing) : nullptr;
+Block* PageGrowth::Search::find_handle_as_frees_complete(Growing& growing) {
+  while (recovery_.synchronize_next_free(request_, growing)) {
+    if (Block* block = search_contiguous(growing)) return block;
+  }
+  return nullptr;
 }
 
 Block* PageGrowth::Search::create_handle_after_all_work(Growing& growing) {

@@ -17,8 +17,9 @@ CACHALOT_BEGIN
 Block* SegmentGrowth::find(Request request, const Held& held) { return state_.find_free_and_age(request, held); }
 
 // A Search obtains memory for one request in PyTorch's order, with two exceptions. While a graph is captured nothing is given back:
-// cudaFree would spoil the capture. And one rung is cachalot's: memory freed by the wait for other streams' work is searched before
-// the cache is given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
+// cudaFree would spoil the capture. And two rungs are cachalot's: memory that is freed as other streams' work ends, free by free and
+// at last all of it, is searched before the cache is given back (PyTorch waits for all of it, and runs out of memory although a
+// fitting block has just become free: its issues #171771 and #189504).
 struct SegmentGrowth::Search {
   SegmentGrowth& growth;
   const Request request;
@@ -45,6 +46,12 @@ struct SegmentGrowth::Search {
   Block* release_oversize_and_grow(Growing& growing) CACHALOT_GROWING {
     return growth.release_oversize_for(request, growing) ? growth.grow(request, context, growing) : nullptr;
   }
+  Block* find_as_frees_complete(Growing& growing) CACHALOT_GROWING {
+    while (growth.recovery_.synchronize_next_free(request, growing)) {
+      if (Block* block = state.find_free(request, growing)) return block;
+    }
+    return nullptr;
+  }
   Block* find_after_other_streams(Growing& growing) CACHALOT_GROWING {
     const bool synchronized = growth.recovery_.synchronize_frees(growing);
     return state.drain_caches(growing) || synchronized ? state.find_free(request, growing) : nullptr;
@@ -64,9 +71,10 @@ Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& g
       {&Search::collect_and_grow},
       {&Search::find_after_draining_all},
       {&Search::borrow},
-      {&Search::release_oversize_and_grow, kRecovers},
-      {&Search::find_after_other_streams, kRecovers},
-      {&Search::release_all_and_grow, kRecovers},
+      {&Search::release_oversize_and_grow, OomWait::device},
+      {&Search::find_as_frees_complete, OomWait::events},
+      {&Search::find_after_other_streams, OomWait::events},
+      {&Search::release_all_and_grow, OomWait::device},
   };
   Search search{*this, request, context};
   return climb(kRungs, search, state_, growing);

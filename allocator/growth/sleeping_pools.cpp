@@ -63,30 +63,38 @@ bool SleepingPools::release_physical(PoolId id, const SleepOptions& options) {
   Growing growing(state_.growth_mutex, lock);
   PrivatePool* const pool = require_may_sleep(id, "release_physical", growing);
   if (pool == nullptr) return false;
+  put_to_sleep(*pool, options, growing);
+  return true;
+}
+
+std::size_t SleepingPools::put_to_sleep(PrivatePool& pool, const SleepOptions& options, Growing& growing) {
   caches_.gather(growing);
-  driver().free_orphans(growing);
-  if (pool->is_asleep && handles_of(*pool, /*asleep=*/false, growing).empty()) return true;
-  const bool was_asleep = std::exchange(pool->is_asleep, true);  // no other thread takes memory from it from here on
+  const std::size_t awake = awake_bytes(pool, growing);
+  // From here on no other thread takes memory from it, and who ensures it waits.
+  const bool was_asleep = std::exchange(pool.is_asleep, true);
   Vector<HandleId> unsaved;
   try {
-    frees_.synchronize(pool, growing);
-    if (pages().handles_of(*pool).empty()) return true;  // a GPU that was never used is not to get a context now
+    driver().free_orphans(growing);
+    if (was_asleep && awake == 0) return 0;
+    frees_.synchronize(&pool, growing);
+    if (pages().handles_of(pool).empty()) return 0;  // a GPU that was never used is not to get a context now
     clocks_.finish_all_work(growing);
-    if (!pools_.in_use(*pool, growing))
-      driver().release_pages(pool, PageDriver::kEverything, PageDriver::kEverything, growing);
-    const Vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
-    const SavedMemory::OfPool& saved = saved_.of(*pool, growing);
+    if (!pools_.in_use(pool, growing))
+      driver().release_pages(&pool, PageDriver::kEverything, PageDriver::kEverything, growing);
+    const Vector<HandleId> handles = handles_of(pool, /*asleep=*/false, growing);
+    const SavedMemory::OfPool& saved = saved_.of(pool, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !saved.contains(handle); });
     if (was_asleep) set_access(handles, growing);  // mappings of a failed attempt to wake it may lack it
-    if (options.keep != Keep::nothing) save_bytes(*pool, unsaved, options, growing);
-    put_to_sleep(handles, growing);
+    if (options.keep != Keep::nothing) save_bytes(pool, unsaved, options, growing);
+    pool.has_lost_content |= options.keep == Keep::nothing;
+    give_back(handles, growing);
   } catch (...) {
-    cancel_sleep(*pool, unsaved, growing);
-    if (was_asleep) pool->is_asleep = true;
+    cancel_sleep(pool, unsaved, growing);
+    if (was_asleep) pool.is_asleep = true;
     throw;
   }
-  return true;
+  return awake;
 }
 
 // Cancels a sleep. Handles that did not fall asleep keep their content, and need no copy; `saved` are those that were
@@ -161,7 +169,7 @@ void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, G
 
 // All work is done. Throws CudaError: of the driver's first refusal to unmap, or its last to take memory back, which is then
 // set aside.
-void SleepingPools::put_to_sleep(const Vector<HandleId>& handles, Growing& growing) {
+void SleepingPools::give_back(const Vector<HandleId>& handles, Growing& growing) {
   for (const PageHeap::Run& run : pages().runs_of(handles)) {
     {
       const Unlocked<Held> unlocked(growing);
@@ -198,10 +206,7 @@ bool SleepingPools::restore_physical(PoolId id) {
   if (!pool->is_asleep) return true;
   const PoolHold hold(pool);
   pressure_.run_callbacks(lock);
-  {
-    Growing growing(state_.growth_mutex, lock);
-    if (try_to_wake(*pool, growing)) return true;
-  }
+  if (wake_somehow(*pool, lock)) return true;
   Vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true, lock);
   if (sleepers.empty()) sleepers = pages().handles_of(*pool);  // that the device neither opened nor took back
   const Address first = pages().pages().handle(sleepers.front()).views.front().address;
@@ -209,8 +214,19 @@ bool SleepingPools::restore_physical(PoolId id) {
   supply_.throw_out_of_memory({bytes, bytes, pages().first_block(first).arena}, nullptr, lock);
 }
 
-// Returns false if there is not enough memory.
-bool SleepingPools::try_to_wake(PrivatePool& pool, Growing& growing) {
+// Returns false if there is not enough memory, even after all that may give way has done so.
+bool SleepingPools::wake_somehow(PrivatePool& pool, Held& held) {
+  if (try_to_wake(pool, held)) return true;
+  if (pressure_.run_last_resorts(held) && try_to_wake(pool, held)) return true;
+  const int priority = pool.evictable ? pool.evictable->priority : kAnyPriority;
+  while (pressure_.evict(&pool, priority, held) != 0) {
+    if (try_to_wake(pool, held)) return true;
+  }
+  return false;
+}
+
+bool SleepingPools::try_to_wake(PrivatePool& pool, Held& held) {
+  Growing growing(state_.growth_mutex, held);
   if (!pool.is_asleep) return true;
   require_may_sleep(pool.id, "restore_physical", growing);  // a capture may have begun
   driver().free_orphans(growing);
@@ -300,7 +316,7 @@ void SleepingPools::wake(const PrivatePool& pool, const Vector<HandleId>& sleepe
   } catch (...) {
     undo_creation(sleepers, memory, mapped, ask, growing);
     try {
-      put_to_sleep({sleepers.begin(), sleepers.begin() + static_cast<std::ptrdiff_t>(mapped)}, growing);
+      give_back({sleepers.begin(), sleepers.begin() + static_cast<std::ptrdiff_t>(mapped)}, growing);
     } catch (const CudaError&) {  // the first error is the one to tell
     }
     throw;

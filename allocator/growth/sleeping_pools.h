@@ -45,6 +45,13 @@ class SleepingPools {
   // Contracts are those of CachingAllocator's methods. Return false if there is no such pool.
   bool release_physical(PoolId id, const SleepOptions& options);
   bool restore_physical(PoolId id);
+  // Returns the pool, or null if there is none. Throws InvalidArgument as require_pages says.
+  PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
+  // release_physical of a pool that may sleep. Returns the bytes that the device has back.
+  std::size_t put_to_sleep(PrivatePool& pool, const SleepOptions& options, Growing& growing) CACHALOT_GROWING;
+  std::size_t awake_bytes(const PrivatePool& pool, const Held& held) const CACHALOT_HELD {
+    return growth_ == nullptr ? 0 : bytes_of(handles_of(pool, /*asleep=*/false, held), held);
+  }
   // Copies saved bytes of [from, from + bytes) to the host. Returns whether all of them were saved.
   bool read_saved(Address from, void* to, std::size_t bytes) const;
 
@@ -54,8 +61,6 @@ class SleepingPools {
  private:
   PageHeap& pages() const { return growth_->pages(); }
   PageDriver& driver() { return growth_->driver(); }
-  // Returns null if there is no such pool.
-  PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
   std::size_t plain_bytes(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   Vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
   std::size_t bytes_of(const Vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
@@ -66,10 +71,11 @@ class SleepingPools {
   std::shared_ptr<SavedFile> file_memory(std::size_t bytes, const std::string& folder, const PrivatePool& pool,
                                          Growing& growing) CACHALOT_GROWING;
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
-  void put_to_sleep(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void give_back(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   MemoryHandle take_memory(HandleId id, const Held& held) noexcept CACHALOT_HELD;
 
-  bool try_to_wake(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  bool wake_somehow(PrivatePool& pool, Held& held) CACHALOT_HELD;
+  bool try_to_wake(PrivatePool& pool, Held& held) CACHALOT_HELD;
   bool wake_once(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   void forget_idle_sleepers(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   bool create_again(const Vector<HandleId>& handles, Vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask,

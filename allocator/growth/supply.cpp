@@ -44,7 +44,8 @@ void Recovery::make_room_for_plain(const Growth& growth, std::size_t bytes, Grow
 
 bool Recovery::may_erase(const PrivatePool& pool, const Held& held) const {
   const bool sleeps_on = pool.is_asleep && !pool.tag.empty();
-  return pool.holds == 0 && !pools_.in_use(pool, held) && !sleeps_on && !pool.large.growth->has_leftovers(pool, held);
+  return pool.holds == 0 && !pools_.in_use(pool, held) && !sleeps_on && !pool.evictable && pool.hold_count == 0 &&
+         !pool.large.growth->has_leftovers(pool, held);
 }
 
 void Recovery::release_unused_pools(PoolId id, Growing& growing) {
@@ -173,6 +174,9 @@ std::string explain_use(const HeapState& state, const PrivatePools& pools, Reque
   if (const std::int64_t waiting = state.counters.waiting_bytes(); waiting != 0) {
     text += formatted(" {} waits for work on other streams.", format_bytes(as_size(waiting)));
   }
+  if (state.options.oom_wait != OomWait::device)
+    text += formatted(" The request did not wait for {} (oom_wait).",
+                      state.options.oom_wait == OomWait::never ? "work" : "all work of the device");
   return text;
 }
 
@@ -209,9 +213,15 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
     if (Block* block = growth.find(request, held)) return *block;
   }
   Block* block = obtain_or_refuse(request, context, held);
-  if (block == nullptr && pressure_.run_last_resorts(held)) {
+  const auto obtain_after = [&](bool freed) {
+    holds(held);
+    if (!freed || block != nullptr) return false;
     update_sums(held);
     block = obtain_or_refuse(request, context, held);
+    return true;
+  };
+  if (block == nullptr) obtain_after(pressure_.run_last_resorts(held));
+  while (block == nullptr && obtain_after(pressure_.evict(request.pool().owner(), kAnyPriority, held) != 0)) {
   }
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context, held);

@@ -30,6 +30,11 @@ class Recovery {
   Block* borrow(Request request, const Held& held) CACHALOT_HELD;
   // Waits until the blocks that wait for other streams are free. Returns false if none was waiting.
   bool synchronize_frees(Growing& growing) CACHALOT_GROWING { return frees_.synchronize(nullptr, growing); }
+  // Waits for one event of a block of the request's owner that waits for other streams: the first to complete. Returns false if no
+  // such block was waiting.
+  bool synchronize_next_free(Request request, Growing& growing) CACHALOT_GROWING {
+    return frees_.synchronize_next(request.pool().owner(), growing);
+  }
   void release_default_pools(Growing& growing) CACHALOT_GROWING;
   // Gives back idle pages of the default pools as far as `bytes` more of plain memory beside them, for `growth`, would raise the
   // peak of held memory.

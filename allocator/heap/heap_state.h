@@ -109,10 +109,14 @@ struct PrivatePool : HostObject {
   std::shared_ptr<SegmentProvider> provider;  // null: the device
   BlockPool small;
   BlockPool large;
-  std::array<BlockPool, 2> plain;  // its plain memory, small and large
-  bool takes_plain = false;        // all its requests are for plain memory
-  std::string tag;                 // its name, if it is a tag's
-  bool is_asleep = false;          // its handles are, or some: nothing is allocated from it
+  std::array<BlockPool, 2> plain;         // its plain memory, small and large
+  bool takes_plain = false;               // all its requests are for plain memory
+  std::string tag;                        // its name, if it is a tag's
+  bool is_asleep = false;                 // its handles are, or some: nothing is allocated from it
+  std::optional<EvictOptions> evictable;  // it gives way if memory runs short
+  bool has_lost_content = false;          // it slept without a copy, and no ensure was told yet
+  std::size_t hold_count = 0;             // of ensure: it does not give way
+  std::uint64_t ensured_at = 0;           // by the heap's count of ensures
 };
 
 // Returns "tag 'weights'" or "pool (3, 0)", for messages.

@@ -104,6 +104,17 @@ void MemoryPressure::add_last_resort(FreeMemoryCallback last_resort) {
   last_resorts_.push_back(std::move(last_resort));
 }
 
+void MemoryPressure::set_evictor(Evictor evictor) {
+  const DeviceLock lock(state_.mutex);
+  evictor_ = std::move(evictor);
+}
+
+std::size_t MemoryPressure::evict(const PrivatePool* pool, int priority, Held& held) {
+  if (!evictor_ || state_.capturing(held)) return 0;
+  const Unlocked unlocked(held);
+  return evictor_(pool, priority);  // it is set once, before the first request
+}
+
 bool MemoryPressure::run_callbacks(Held& held) { return run(callbacks_, held); }
 bool MemoryPressure::run_last_resorts(Held& held) { return run(last_resorts_, held); }
 

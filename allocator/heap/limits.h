@@ -54,6 +54,8 @@ class Limits {
   SoftLimitCallback callback_ CACHALOT_GUARDED_BY(device_lock);
 };
 
+inline constexpr int kAnyPriority = std::numeric_limits<int>::max();
+
 // MemoryPressure asks the program to free memory when a request runs short, and reports an out-of-memory error to it.
 //
 // Callbacks and observers run without the lock and may call the allocator.
@@ -71,6 +73,14 @@ class MemoryPressure {
   // guard's function empties the quarantine. Throws InvalidArgument for an empty one.
   void add_last_resort(FreeMemoryCallback last_resort);
 
+  // An Evictor makes one evictable tag of the device give way, but that of the pool, of a priority of at most `priority`. Returns
+  // the bytes; 0 if no tag can.
+  using Evictor = std::function<std::size_t(const PrivatePool* pool, int priority)>;
+  // Takes the lock itself.
+  void set_evictor(Evictor evictor);
+
+  // Returns the bytes that one evictable tag gave up, as an Evictor. Throws CudaError.
+  std::size_t evict(const PrivatePool* pool, int priority, Held& held) CACHALOT_HELD;
   // Both return whether something was freed.
   bool run_callbacks(Held& held) CACHALOT_HELD;
   bool run_last_resorts(Held& held) CACHALOT_HELD;
@@ -85,6 +95,7 @@ class MemoryPressure {
   std::vector<RefusalObserver> refusal_observers_ CACHALOT_GUARDED_BY(device_lock);
   Vector<FreeMemoryCallback> callbacks_ CACHALOT_GUARDED_BY(device_lock);
   Vector<FreeMemoryCallback> last_resorts_ CACHALOT_GUARDED_BY(device_lock);
+  Evictor evictor_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

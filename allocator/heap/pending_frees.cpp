@@ -202,6 +202,45 @@ void DeferredFrees::synchronize(FunctionRef<bool(const Block&)> selects, Held& h
   }
 }
 
+// The events are out of their queues meanwhile, as in synchronize.
+bool DeferredFrees::synchronize_next(FunctionRef<bool(const Block&)> selects, Held& held) {
+  Vector<std::pair<Queue*, Pending>> oldest;
+  std::vector<Event> events;
+  oldest.reserve(queues_.size());
+  events.reserve(queues_.size());
+  for (const auto& queue : queues_) {
+    if (!queue->has(selects)) continue;
+    oldest.emplace_back(queue.get(), queue->pop_front());
+    queue->oldest_is_new = true;
+    events.push_back(oldest.back().second.event);
+  }
+  if (oldest.empty()) return false;
+  std::size_t first = oldest.size();
+  const auto put_back = [&] {
+    for (std::size_t i = 0; i < oldest.size(); ++i) {
+      if (i != first) oldest[i].first->push_front(oldest[i].second);
+      oldest[i].first->oldest_is_new = !oldest[i].first->empty();
+    }
+  };
+  try {
+    const Unlocked unlocked(held);
+    first = device_.event_synchronize_any(events);
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
+  finish(oldest[first].second, held);
+  return true;
+}
+
+bool DeferredFrees::Queue::has(FunctionRef<bool(const Block&)> selects) const {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (selects(*ring_[(first_ + i) % ring_.size()].block)) return true;
+  }
+  return false;
+}
+
 void DeferredFrees::Queue::grow_if_full() {
   if (count_ < ring_.size()) return;
   Vector<Pending> larger(std::max<std::size_t>(16, 2 * ring_.size()));
@@ -310,6 +349,12 @@ bool PendingFrees::synchronize(const PrivatePool* only, Held& held) {
   record_events_of_capture(held);
   frees_.synchronize([only](const Block& block) { return only == nullptr || block.arena->pool.owner() == only; }, held);
   return true;
+}
+
+bool PendingFrees::synchronize_next(const PrivatePool* owner, Held& held) {
+  if (!state_.is(HeapState::kWaitingFrees, held)) return false;
+  record_events_of_capture(held);
+  return frees_.synchronize_next([owner](const Block& block) { return block.arena->pool.owner() == owner; }, held);
 }
 
 void PendingFrees::end_stream(const KnownStream& stream, Held& held) { frees_.end_stream(stream, held); }

@@ -58,6 +58,9 @@ class DeferredFrees {
   void reclaim(Held& held) CACHALOT_HELD;
   // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
   void synchronize(FunctionRef<bool(const Block&)> selects, Held& held) CACHALOT_HELD;
+  // Waits for one event, the first to complete of all streams' oldest, and calls done if it was its block's last. Asks only
+  // streams that have an event of a block for which `selects` is true. Returns false if none has. Throws CudaError; nothing is lost.
+  bool synchronize_next(FunctionRef<bool(const Block&)> selects, Held& held) CACHALOT_HELD;
 
   std::size_t metadata_bytes() const CACHALOT_HELD;
 
@@ -78,6 +81,7 @@ class DeferredFrees {
     void push_back(const Pending& pending);
     void push_front(const Pending& pending);
     Pending pop_front();
+    bool has(FunctionRef<bool(const Block&)> selects) const;
     std::size_t capacity() const { return ring_.size(); }
 
    private:
@@ -125,6 +129,9 @@ class PendingFrees {
   void reclaim(Held& held) CACHALOT_HELD;
   // Waits for the frees of one pool, or of all (null). Returns false if none was waiting. Throws as reclaim does.
   bool synchronize(const PrivatePool* only, Held& held) CACHALOT_HELD;
+  // Waits for one event, the first to complete, on streams that such a free waits for. Returns false if none was waiting. Throws
+  // as reclaim does.
+  bool synchronize_next(const PrivatePool* owner, Held& held) CACHALOT_HELD;
   // Records the events that later frees will wait for, before the stream ends.
   void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
   std::size_t metadata_bytes(const Held& held) const CACHALOT_HELD;

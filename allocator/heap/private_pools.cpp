@@ -31,7 +31,7 @@ PrivatePool& PrivatePools::retain(PoolId id, const Held& held) {
     return *pool;
   }
   PrivatePool& made = *pools_.emplace(id, std::make_unique<PrivatePool>(id, growth_)).first->second;
-  apply_split_rules(held);
+  set_split_rules(made, held);
   return made;
 }
 
@@ -45,7 +45,7 @@ void PrivatePools::create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvi
   pool.provider = std::move(provider);
   pool.small.growth = pool.large.growth = growth_.segments;
   pool.small.in_ranges = pool.large.in_ranges = false;
-  apply_split_rules(lock);
+  set_split_rules(pool, lock);
 }
 
 void PrivatePools::release_pool(PoolId id) {
@@ -85,9 +85,18 @@ void PrivatePools::set_plain(PoolId id) {
 void PrivatePools::apply_split_rules(const Held& held) {
   const auto apply = [&](BlockPool& pool) {
     holds(held);
-    pool.set_rules(pool.in_ranges ? SplitRules() : SplitRules(state_.options));
+    set_split_rules(pool, held);
   };
   for_each(apply, held);
+}
+
+void PrivatePools::set_split_rules(PrivatePool& owner, const Held& held) {
+  for (BlockPool* pool : {&owner.small, &owner.large, &owner.plain[0], &owner.plain[1]}) set_split_rules(*pool, held);
+}
+
+// Memory in ranges may always be split.
+void PrivatePools::set_split_rules(BlockPool& pool, const Held& /*held*/) {
+  pool.set_rules(pool.in_ranges ? SplitRules() : SplitRules(state_.options));
 }
 
 void PrivatePools::take_plain(bool on, const Held& held) {
@@ -219,6 +228,7 @@ void write_tag(JsonWriter& json, const TagMemory& memory) {
   json.begin_object().member("tag", memory.tag).member("device", memory.device).member("is_asleep", memory.is_asleep);
   json.member("allocated_bytes", memory.allocated_bytes).member("requested_bytes", memory.requested_bytes);
   json.member("reserved_bytes", memory.reserved_bytes).member("asleep_bytes", memory.asleep_bytes);
+  json.member("is_evictable", memory.is_evictable).member("priority", memory.priority).member("holds", memory.holds);
   json.key("pool").begin_array().value(memory.pool.first).value(memory.pool.second).end_array().end_object();
 }
 

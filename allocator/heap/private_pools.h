@@ -42,7 +42,7 @@ class PrivatePools {
   void create_tag(PoolId id, std::string_view tag);
   bool is_capturing() const;
 
-  // Has the pools follow the options' rules of splits; memory in ranges may always be split.
+  // Has all pools follow the options' rules of splits.
   void apply_split_rules(const Held& held) CACHALOT_HELD;
   // Makes requests be for plain memory from now on, those of tags excepted, or no longer.
   void take_plain(bool on, const Held& held) CACHALOT_HELD;
@@ -84,6 +84,8 @@ class PrivatePools {
   PrivatePool& retain(PoolId id, const Held& held) CACHALOT_HELD;
   const Redirect* redirect_of(Stream stream, const Held& held) const CACHALOT_HELD;
   void update_mode(const Held& held) CACHALOT_HELD;
+  void set_split_rules(PrivatePool& owner, const Held& held) CACHALOT_HELD;
+  void set_split_rules(BlockPool& pool, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
   GrowthOfPools growth_;

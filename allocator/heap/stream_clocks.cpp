@@ -153,6 +153,24 @@ bool StreamClocks::owns_idle_pages(StreamKey stream, std::size_t page_bytes, con
   });
 }
 
+bool StreamClocks::finish_next(std::size_t page_bytes, Growing& growing) {
+  Vector<StreamClock*> clocks;
+  std::vector<Event> events;
+  for (const auto& [key, clock] : clocks_) {
+    if (!clock->has_events() || !owns_idle_pages(key, page_bytes, growing)) continue;
+    clocks.push_back(clock.get());
+    events.push_back(clock->oldest_event());
+  }
+  if (clocks.empty()) return false;
+  std::size_t first = 0;
+  {
+    const Unlocked<Held> unlocked(growing);
+    first = state_.device->event_synchronize_any(events);
+  }
+  spare_events_.push_back(clocks[first]->oldest_is_done());
+  return true;
+}
+
 void StreamClocks::finish_all_work(Growing& growing) {
   Vector<std::pair<StreamClock*, std::uint32_t>> waited_for;  // each with the epoch that ends before the wait
   for (const auto& [stream, clock] : clocks_) {

@@ -45,6 +45,9 @@ class StreamClocks {
   void look_at_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Queries the events of all streams.
   void ask_all(Growing& growing) CACHALOT_GROWING;
+  // Waits for one event, the first to complete, of the streams that own idle memory. Returns false if no event is recorded on
+  // them that is not done. Throws CudaError.
+  bool finish_next(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Waits for the device: after that, no work uses free memory, which may be unmapped. Memory that is freed meanwhile
   // is of later epochs. Throws CudaError.
   void finish_all_work(Growing& growing) CACHALOT_GROWING;

@@ -21,6 +21,7 @@ void* Uncached::allocate(std::size_t bytes, Held& held, Alignment alignment) {
   };
   std::optional<Address> address = ask();
   if (!address && pressure_.run_last_resorts(held)) address = ask();
+  while (!address && pressure_.evict(nullptr, kAnyPriority, held) != 0) address = ask();
   if (!address) {
     throw OutOfMemory(formatted("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.",
                                 format_bytes(bytes), state_.index),

@@ -239,6 +239,12 @@ void set_cross_stream(const OptionSetting& setting, Options& options) {
                                                    "options are off, completed, scarce and wait");
 }
 
+void set_oom_wait(const OptionSetting& setting, Options& options) {
+  options.oom_wait = parse_choice<OomWait>(
+      setting, {{"never", OomWait::never}, {"events", OomWait::events}, {"device", OomWait::device}},
+      "options are never, events and device");
+}
+
 void set_remap_slack(const OptionSetting& setting, Options& options) {
   const double slack = parse_real(setting);
   if (!(slack >= 0 && slack <= 1)) refuse(setting, "it must be in [0.0, 1.0]");
@@ -268,6 +274,7 @@ constexpr OptionKey kEffectiveKeys[] = {
     {"backend", "", set_backend},
     {"heap", "", set_heap},
     {"cross_stream", "", set_cross_stream},
+    {"oom_wait", "", set_oom_wait},
     {"immortal_streams", "", set_bool<&Options::immortal_streams>},
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
@@ -289,11 +296,11 @@ constexpr auto kKeys = [] {
 auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-               expandable_segments, plain, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
-               thread_cache, guard, debug, without_effect, text] = options;
+               expandable_segments, plain, pinned_limit, heap, cross_stream, oom_wait, immortal_streams, remap_slack,
+               page_size, thread_cache, guard, debug, without_effect, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-                  expandable_segments, plain, pinned_limit, heap, cross_stream, immortal_streams, remap_slack,
+                  expandable_segments, plain, pinned_limit, heap, cross_stream, oom_wait, immortal_streams, remap_slack,
                   page_size, thread_cache, guard, debug, without_effect, text);
 }
 

@@ -1,5 +1,7 @@
 #include "cachalot/simulated_device.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
@@ -427,6 +429,19 @@ void SimulatedDevice::event_synchronize(Event event) {
   impl_->book.wait_until(awaited.done_ns);
   impl_->saw(awaited);
   impl_->book.succeeded();
+}
+
+std::size_t SimulatedDevice::event_synchronize_any(const std::vector<Event>& events) {
+  const auto done_ns = [&](Event event) {
+    return std::max(impl_->book.clock_ns(), impl_->streams.event("cuEventSynchronize", event).done_ns);
+  };
+  std::vector<Event>::const_iterator first;
+  {
+    const Lock lock(impl_->mutex);
+    first = std::min_element(events.begin(), events.end(), [&](Event a, Event b) { return done_ns(a) < done_ns(b); });
+  }
+  event_synchronize(*first);
+  return static_cast<std::size_t>(first - events.begin());
 }
 
 // Streams.

@@ -60,6 +60,82 @@ TEST(WhenTheDeviceIsFull, PendingFreesAreWaitedFor) {
   EXPECT_EQ(world.active(), 50 * kMiB);
 }
 
+// ---- Waiting: for the work that frees the memory, in the order in which it ends (PyTorch's issue #171771)
+
+TEST(WhenTheDeviceIsFull, TheFreeThatCompletesFirstIsWaitedForAlone) {
+  for (const char* options : {"heap:segments", "heap:pages,immortal_streams:True"}) {
+    SCOPED_TRACE(options);
+    World world(100 * kMiB, options);
+    const Stream slow = world.device->stream();
+    const Stream fast = world.device->stream();
+    for (const Stream user : {slow, fast}) {
+      void* ptr = world.allocate(40 * kMiB);
+      world.allocator.record_stream(ptr, user);
+      world.launch(user, user == slow ? 5000 : 300);
+      world.allocator.deallocate(ptr);
+    }
+    world.allocate(40 * kMiB);
+    EXPECT_GE(world.device->clock_ns(), 300'000);
+    EXPECT_LT(world.device->clock_ns(), 5'000'000);
+    EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+    EXPECT_EQ(world.count(DeviceCall::free), 0u);
+    EXPECT_EQ(world.allocator.memory_stats().num_sync_all_streams, 0);
+  }
+}
+
+TEST(WhenTheDeviceIsFull, TheStreamThatFinishesFirstIsWaitedForAlone) {
+  World world(100 * kMiB, "heap:pages,immortal_streams:True");
+  const Stream slow = world.device->stream();
+  const Stream fast = world.device->stream();
+  for (const Stream user : {slow, fast}) {
+    void* ptr = world.allocate(40 * kMiB, user);
+    world.launch(user, user == slow ? 5000 : 300);
+    world.allocator.deallocate(ptr);
+  }
+  world.allocate(40 * kMiB);
+  EXPECT_GE(world.device->clock_ns(), 300'000);
+  EXPECT_LT(world.device->clock_ns(), 5'000'000);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+  world.allocate(50 * kMiB);
+  EXPECT_GE(world.device->clock_ns(), 5'000'000);
+}
+
+TEST(AWaitThatIsForbidden, IsNotMade) {
+  for (const char* options : {"heap:segments,oom_wait:never", "heap:segments,oom_wait:events",
+                              "heap:pages,immortal_streams:True,oom_wait:never"}) {
+    SCOPED_TRACE(options);
+    World world(100 * kMiB, options);
+    const Stream other = world.device->stream();
+    void* idle = world.allocate(40 * kMiB, other);
+    void* waiting = world.allocate(40 * kMiB);
+    world.allocator.record_stream(waiting, other);
+    world.launch(other, 300);
+    world.allocator.deallocate(idle);
+    world.allocator.deallocate(waiting);
+    EXPECT_CONTAINS(out_of_memory([&] { world.allocate(90 * kMiB); }), "did not wait for");
+    EXPECT_EQ(world.count(DeviceCall::synchronize) + world.count(DeviceCall::free), 0u);
+    const bool waits = contains(options, "events");
+    EXPECT_EQ(world.count(DeviceCall::event_synchronize) != 0, waits);
+    EXPECT_EQ(world.device->clock_ns() >= 300'000, waits);
+    EXPECT_EQ(world.allocator.memory_stats().num_ooms, 1);
+    world.pass(1000);
+    world.allocate(40 * kMiB);  // its work is done by now
+  }
+}
+
+TEST(AWaitForEvents, MayServeWhatAWaitForTheDeviceWould) {
+  World world(100 * kMiB, "heap:pages,immortal_streams:True,oom_wait:events");
+  const Stream other = world.device->stream();
+  void* idle = world.allocate(40 * kMiB, other);
+  void* waiting = world.allocate(40 * kMiB);
+  world.allocator.record_stream(waiting, other);
+  world.launch(other, 300);
+  world.allocator.deallocate(idle);
+  world.allocator.deallocate(waiting);
+  world.allocate(90 * kMiB);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+}
+
 TEST(AHundredRecordedTensors, NeverRunOutOfMemory) {
   // The steps are those of PyTorch's test_caching_allocator_record_stream_oom.
   World world(2 * kGiB);

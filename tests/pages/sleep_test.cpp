@@ -652,7 +652,7 @@ TEST(Tags, SayAsJsonWhatTheyHold) {
   weights.sleep();
   EXPECT_EQ(to_json(world.allocator.tags()),
             R"([{"tag":"weights","device":0,"is_asleep":true,"allocated_bytes":8388608,"requested_bytes":8388608,)"
-            R"("reserved_bytes":0,"asleep_bytes":8388608,"pool":[1,1]}])");
+            R"("reserved_bytes":0,"asleep_bytes":8388608,"is_evictable":false,"priority":0,"holds":0,"pool":[1,1]}])");
   EXPECT_CONTAINS(to_json(world.allocator.snapshot()), R"("asleep_size":8388608)");
   weights.wake();
   EXPECT_FALSE(contains(to_json(world.allocator.snapshot()), "asleep_size"));

@@ -95,6 +95,7 @@ std::optional<ReferenceHeap::Place> ReferenceHeap::allocate(Name name, std::size
   }
   if (!block) block = find_in_use_on_oom_pools(wanted);
   if (!block && !capturing() && release_oversize(wanted)) block = grow(wanted);
+  while (!block && !capturing() && synchronize_next(wanted.pool->owner)) block = find_free(wanted, /*ticks=*/false);
   if (!block && !capturing()) {
     synchronize_pending();
     block = find_free(wanted, /*ticks=*/false);  // PyTorch forgets this: a block that waited may fit now
@@ -315,6 +316,24 @@ void ReferenceHeap::synchronize_pending(const Pool* only) {
     }
     queue = others;
   }
+}
+
+// PyTorch waits for all of them at once.
+bool ReferenceHeap::synchronize_next(const Pool* owner) {
+  wait_for_deferred();
+  std::deque<Pending>* first = nullptr;
+  for (auto& [stream, queue] : pending_) {
+    const auto is_owners = [&](const Pending& pending) { return pending.block->segment->pool->owner == owner; };
+    if (std::none_of(queue.begin(), queue.end(), is_owners)) continue;
+    if (!first || std::max(now_ns_, queue.front().done_at_ns) < std::max(now_ns_, first->front().done_at_ns))
+      first = &queue;
+  }
+  if (!first) return false;
+  const Pending done = first->front();
+  first->pop_front();
+  now_ns_ = std::max(now_ns_, done.done_at_ns);
+  if (--done.block->events == 0) free_block(*done.block);
+  return true;
 }
 
 // ---- Giving back

@@ -150,6 +150,7 @@ class ReferenceHeap {
   void wait_for_deferred();
   void reclaim_finished();
   void synchronize_pending(const Pool* only = nullptr);
+  bool synchronize_next(const Pool* owner);
   void collect_garbage();
   bool release_oversize(const Request& request);
   void release_unsplit(BlockPool& pool);

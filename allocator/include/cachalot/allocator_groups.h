@@ -355,6 +355,36 @@ class AllocatorSleep : private AllocatorGroup {
   /// Wakes a private pool; otherwise as the function of a tag.
   /// Throws InvalidArgument also if no device has the pool.
   void restore_physical(PoolId pool, int device = kAllDevices);
+  /// Makes the tag evictable: its memory gives way, as by release_physical, where a request or a
+  /// restore_physical would otherwise throw OutOfMemory, and to give_way; but not while it is held
+  /// (ensure), while a thread is in a region of the tag, and while a graph is captured. The tag with
+  /// the lowest priority gives way first, of several the tag that was ensured longest ago. To bring
+  /// back an evictable tag, others give way up to its own priority. A tag for which the host has no
+  /// memory, or its folder no room, stays. Needs heap:pages. Makes the tag if there is none.
+  /// Throws InvalidArgument for an empty tag, another heap, and a folder in which no file can be
+  /// made.
+  void make_evictable(std::string_view tag, const EvictOptions& options, int device = kAllDevices);
+  /// Takes make_evictable back; an evicted tag stays asleep until ensure or restore_physical.
+  /// Throws InvalidArgument for an unknown tag.
+  void make_resident(std::string_view tag, int device = kAllDevices);
+  /// Wakes the tag if it is asleep, has its lost content made again (EvictOptions::refill), and
+  /// holds it: until let_go it does not give way. Holds are counted. Work that uses the memory is
+  /// to be queued under a hold; it need not be done at let_go, since an eviction waits for it.
+  /// Returns true if the content was lost, by an eviction or a release_physical that kept nothing,
+  /// and the tag has no `refill`; the next call returns false.
+  /// Throws the errors of restore_physical and those of `refill`; the tag is then not held.
+  /// Blocks: concurrent calls of ensure, while memory comes back.
+  bool ensure(std::string_view tag, int device = kAllDevices);
+  /// Ends a hold of ensure. Throws InvalidArgument for an unknown tag, and if the tag is not held.
+  /// Does nothing in a forked child.
+  void let_go(std::string_view tag, int device = kAllDevices);
+  /// Gives at least `bytes` bytes back to the device, as far as possible: cached memory as by trim,
+  /// then evictable tags as make_evictable says. It is for memory that others need, such as other
+  /// processes. Returns the bytes given back. Does nothing while a stream captures a graph.
+  /// Throws CudaError, after a part may have been given back.
+  /// Blocks: until the device's work is done, if a tag gives way.
+  std::size_t give_way(std::size_t bytes, int device = 0);
+
   /// Copies content that sleeping memory keeps to the host: `bytes` bytes of live allocations, from
   /// `from` on. Returns false unless all of it is kept; `to` is then undefined.
   /// Blocks: other slow calls of the device, while it copies.

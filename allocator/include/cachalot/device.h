@@ -272,6 +272,13 @@ class Device {
   /// Requires: no stream captures in CUDA's global mode, and the event was not recorded inside a
   /// capture: the call then fails and spoils the capture.
   virtual void event_synchronize(Event event) = 0;
+  /// Waits until event_query returns true for one of `events`, which are not empty. Returns its
+  /// index: that of the first to complete, as far as the device can tell. A device that cannot
+  /// waits for the first of them. Otherwise as event_synchronize.
+  virtual std::size_t event_synchronize_any(const std::vector<Event>& events) {
+    event_synchronize(events.front());
+    return 0;
+  }
   /// Returns a number that has changed if an event recorded on `stream` by event_record has
   /// completed since the number was last read. Returns nullopt if the device cannot tell. It is a
   /// hint that saves driver calls: a change means that some event may be done, and no completion

@@ -107,6 +107,13 @@ enum class CrossStream : std::uint8_t {
   wait,       ///< also after a wait on the GPU, instead of growing
 };
 
+/// An OomWait is what a request may wait for before it fails with OutOfMemory.
+enum class OomWait : std::uint8_t {
+  never,   ///< nothing: it fails at once where memory would come only with the end of work
+  events,  ///< the end of work that uses memory which was freed, stream by stream
+  device,  ///< as events, and then all work of the device
+};
+
 /// Options select the allocator's policy, heap and checks. The values are PyTorch's defaults unless
 /// a program changes them. `heap`, `guard` and `debug` are fixed when an allocator is created; all
 /// others can change later (CachingAllocator::configure). The key `backend` has no member: its
@@ -146,6 +153,9 @@ struct Options {
   std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
   CrossStream cross_stream = CrossStream::completed;  ///< streams whose memory is reused
+  /// The longest wait for work before OutOfMemory. With less than `device`, cached segments of
+  /// heap:segments do not go back to make room, since cudaFree waits for the device.
+  OomWait oom_wait = OomWait::device;
   /// Streams live as long as the process, as those of PyTorch do: a handle is always the same
   /// stream. If false, a handle may be another stream's once its stream was destroyed
   /// (CachingAllocator::stream_ends). Has effect when the allocator is made.

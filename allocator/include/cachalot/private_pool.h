@@ -84,6 +84,9 @@ struct TagMemory {
   std::size_t asleep_bytes = 0;     ///< given back to the device until restore_physical
   std::size_t requested_bytes = 0;  ///< asked for by live allocations, asleep or not
   PoolId pool;                      ///< the private pool that the tag names on every device
+  bool is_evictable = false;        ///< it gives way when memory runs short (make_evictable)
+  int priority = 0;                 ///< of an evictable tag: the lowest gives way first
+  std::size_t holds = 0;            ///< of ensure: while there are any, the tag does not give way
 };
 
 /// Returns a JSON array of objects with the members' names as keys; `pool` is an array of its two
@@ -101,6 +104,16 @@ enum class Keep {
 struct SleepOptions {
   Keep keep = Keep::nothing;  ///< where the content is meanwhile
   std::string folder;         ///< the existing folder of the file; empty without Keep::file
+};
+
+/// EvictOptions say how the memory of a tag gives way when other memory runs short.
+struct EvictOptions {
+  int priority = 0;    ///< the tag with the lowest gives way first
+  SleepOptions sleep;  ///< where the content is meanwhile
+  /// Makes the content again on the device, after Keep::nothing: ensure calls it, with none of the
+  /// allocator's locks held, before it returns. It may use the tag's memory and the allocator. If
+  /// it throws, ensure throws the same, and the next ensure calls it again. It may be empty.
+  std::function<void(int device)> refill;
 };
 
 CACHALOT_END_API

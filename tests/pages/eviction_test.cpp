@@ -1,0 +1,358 @@
+// Tests of memory that gives way: the tags and their order, and that nothing of them is lost, under faults and hazards, too.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tests/pages/testing.h"
+#include "tests/scale.h"
+
+namespace cachalot {
+namespace {
+
+EvictOptions saved(int priority = 0) { return {priority, {Keep::pinned, {}}, {}}; }
+EvictOptions lost(std::function<void(int)> refill = {}) { return {0, {}, std::move(refill)}; }
+
+// A device of 64 MiB, and tags of which each has one block of 16 MiB with its name in it.
+struct Tags : World {
+  explicit Tags(std::string_view options = "heap:pages") : World(checked(64 * kMiB), options) {}
+
+  void* add(const std::string& tag, const EvictOptions& options = saved()) {
+    const Region region(*this, tag);
+    void* ptr = allocate(16 * kMiB);
+    device->copy_from_host(address(ptr), tag.data(), tag.size());
+    allocator.make_evictable(tag, options);
+    return ptr;
+  }
+  std::string name_at(const void* ptr, std::size_t length) const {
+    std::string name(length, '?');
+    device->copy_to_host(name.data(), address(ptr), length);
+    return name;
+  }
+  // Returns the tags that are asleep: "a, c".
+  std::string asleep() const {
+    std::string names;
+    for (const TagMemory& tag : allocator.tags()) {
+      if (tag.is_asleep) names += (names.empty() ? "" : ", ") + tag.tag;
+    }
+    return names;
+  }
+};
+
+// --- the tags that give way, and their order ----------------------------------------------------------------------------------------------------
+
+TEST(MemoryThatGivesWay, GivesWayBeforeARequestFails) {
+  Tags world;
+  const void* ptr = world.add("a");
+  world.allocate(40 * kMiB);
+  EXPECT_EQ(world.asleep(), "");
+  world.allocate(16 * kMiB);
+  EXPECT_EQ(world.asleep(), "a");
+  EXPECT_EQ(world.allocator.memory_stats().num_ooms, 0);
+  EXPECT_THROW(world.allocator.ensure("a"), OutOfMemory);
+  EXPECT_EQ(world.allocator.tags().front().holds, 0u);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.asleep(), "a") << ptr;
+}
+
+TEST(MemoryThatGivesWay, ComesBackWithItsContentAtItsAddress) {
+  Tags world;
+  const void* ptr = world.add("a");
+  void* large = world.allocate(60 * kMiB);
+  EXPECT_EQ(world.asleep(), "a");
+  world.allocator.deallocate(large);
+  EXPECT_FALSE(world.allocator.ensure("a"));
+  EXPECT_EQ(world.asleep(), "");
+  EXPECT_EQ(world.name_at(ptr, 1), "a");
+  world.allocator.let_go("a");
+}
+
+TEST(MemoryThatGivesWay, IsTheLeastImportantFirstAndOfEqualsTheOneEnsuredLongestAgo) {
+  Tags world;
+  world.add("a", saved(7));
+  world.add("b");
+  world.add("c");
+  world.allocator.ensure("b");
+  world.allocator.let_go("b");
+  world.allocate(30 * kMiB);
+  EXPECT_EQ(world.asleep(), "c");
+  world.allocate(16 * kMiB);
+  EXPECT_EQ(world.asleep(), "b, c");
+  world.allocate(16 * kMiB);
+  EXPECT_EQ(world.asleep(), "a, b, c");
+  EXPECT_THROW(world.allocate(16 * kMiB), OutOfMemory);
+}
+
+TEST(MemoryThatGivesWay, StaysWhileItIsHeldOrARegionIsOpen) {
+  Tags world;
+  world.add("held");
+  world.add("open");
+  world.add("free");
+  world.allocator.ensure("held");
+  world.allocator.ensure("held");
+  {
+    const Region region(world, "open");
+    on_another_thread([&] { world.allocate(20 * kMiB); });
+    EXPECT_EQ(world.asleep(), "free");
+    on_another_thread([&] { EXPECT_THROW(world.allocate(20 * kMiB), OutOfMemory); });
+  }
+  world.allocator.let_go("held");
+  EXPECT_EQ(world.allocator.tags()[1].holds, 1u);
+  world.allocate(20 * kMiB);
+  EXPECT_EQ(world.asleep(), "free, open");
+  world.allocator.let_go("held");
+  world.allocate(20 * kMiB);
+  EXPECT_EQ(world.asleep(), "free, held, open");
+}
+
+TEST(MemoryThatGivesWay, MakesRoomForMoreImportantTagsThatComeBack) {
+  Tags world;
+  const void* a = world.add("a", saved(1));
+  world.allocator.release_physical("a", /*save=*/true);
+  world.add("b");
+  world.add("c");
+  world.allocate(30 * kMiB);
+  world.allocator.ensure("a");
+  EXPECT_EQ(world.asleep(), "b");
+  EXPECT_EQ(world.name_at(a, 1), "a");
+  world.allocator.let_go("a");
+  world.allocator.ensure("b");  // c is its equal, a is more important
+  EXPECT_EQ(world.asleep(), "c");
+  EXPECT_THROW(world.allocator.ensure("c"), OutOfMemory) << "b is held";
+}
+
+TEST(MemoryThatGivesWay, MakesRoomForARestoreAndForMemoryThatIsNotCached) {
+  Tags world;
+  world.add("a");
+  {
+    const Region region(world, "asleep");
+    world.allocate(40 * kMiB);
+  }
+  world.allocator.release_physical("asleep");
+  world.add("b");
+  world.add("c");
+  world.allocator.restore_physical("asleep");
+  EXPECT_EQ(world.asleep(), "a, b");
+  world.allocator.set_caching_enabled(false);
+  void* ptr = world.allocate(16 * kMiB);
+  EXPECT_EQ(world.asleep(), "a, b, c");
+  world.allocator.deallocate(ptr);
+}
+
+TEST(MemoryThatGivesWay, GivesWayToALimitAsWell) {
+  Tags world;
+  world.allocator.set_limit(MemoryLimit::parse("40MiB"));
+  world.add("a");
+  world.allocate(30 * kMiB);
+  EXPECT_EQ(world.asleep(), "a");
+}
+
+TEST(MemoryThatGivesWay, DoesNotWhileAGraphIsCaptured) {
+  Tags world;
+  world.add("a");
+  const Capture capture(world, world.device->stream(), {1, 0});
+  EXPECT_THROW(world.allocate(60 * kMiB), OutOfMemory);
+  EXPECT_EQ(world.allocator.give_way(kMiB), 0u);
+  EXPECT_EQ(world.asleep(), "");
+}
+
+TEST(MemoryThatGivesWay, NoLongerDoesOnceItIsResident) {
+  Tags world;
+  world.add("a");
+  world.allocator.make_resident("a");
+  EXPECT_THROW(world.allocate(60 * kMiB), OutOfMemory);
+  EXPECT_FALSE(world.allocator.tags().front().is_evictable);
+}
+
+TEST(MemoryThatGivesWay, StaysWhereItCannotBeSavedAndTheNextGivesWay) {
+  Tags world;
+  world.add("a");
+  world.add("b", {1, {}, {}});
+  world.device->set_faults({{.call = DeviceCall::host_malloc, .repeat = true}});
+  world.allocate(40 * kMiB);
+  EXPECT_EQ(world.asleep(), "b");
+}
+
+TEST(MemoryThatGivesWay, GivesWayToOthersAfterTheCache) {
+  Tags world;
+  world.add("a");
+  world.add("b");
+  world.allocator.deallocate(world.allocate(20 * kMiB));
+  EXPECT_GE(world.allocator.give_way(10 * kMiB), 10 * kMiB);
+  EXPECT_EQ(world.asleep(), "");
+  EXPECT_GE(world.allocator.give_way(30 * kMiB), 30 * kMiB);
+  EXPECT_NE(world.asleep(), "");
+  world.allocator.give_way(64 * kMiB);
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_EQ(world.allocator.give_way(1), 0u);
+}
+
+// --- content that is made again ---------------------------------------------------------------------------------------------
+
+TEST(LostContent, IsMadeAgainOnce) {
+  Tags world;
+  void* ptr = nullptr;
+  int calls = 0;
+  ptr = world.add("old", lost([&](int device) {
+                    EXPECT_EQ(device, 0);
+                    world.device->copy_from_host(address(ptr), "new", 3);
+                    ++calls;
+                  }));
+  EXPECT_FALSE(world.allocator.ensure("old"));
+  world.allocator.let_go("old");
+  EXPECT_EQ(calls, 0);
+  world.allocator.give_way(64 * kMiB);
+  EXPECT_FALSE(world.allocator.ensure("old"));
+  EXPECT_FALSE(world.allocator.ensure("old"));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(world.name_at(ptr, 3), "new");
+}
+
+TEST(LostContent, IsMadeAgainAfterAnExceptionToo) {
+  Tags world;
+  int calls = 0;
+  world.add("a", lost([&](int) {
+              if (calls++ == 0) throw std::runtime_error("not yet");
+            }));
+  world.allocator.give_way(64 * kMiB);
+  EXPECT_EQ(message_of<std::runtime_error>([&] { world.allocator.ensure("a"); }), "not yet");
+  EXPECT_EQ(world.allocator.tags().front().holds, 0u);
+  EXPECT_FALSE(world.allocator.ensure("a"));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(LostContent, IsToldOnceWithoutAFunctionThatMakesItAgain) {
+  Tags world;
+  world.add("a", {});
+  world.allocator.give_way(64 * kMiB);
+  EXPECT_TRUE(world.allocator.ensure("a"));
+  EXPECT_FALSE(world.allocator.ensure("a"));
+}
+
+TEST(LostContent, MayNeedOtherTagsToBeMadeAgain) {
+  Tags world;
+  world.add("source");
+  world.add("copy", lost([&](int) {
+              world.allocator.ensure("source");
+              world.allocator.let_go("source");
+            }));
+  world.allocator.give_way(64 * kMiB);
+  EXPECT_EQ(world.asleep(), "copy, source");
+  world.allocator.ensure("copy");
+  EXPECT_EQ(world.asleep(), "");
+}
+
+// --- bad input --------------------------------------------------------------------------------------------------------------
+
+TEST(MemoryThatGivesWay, IsRefusedWithTheRule) {
+  Tags world;
+  EXPECT_CONTAINS(refusal([&] { world.allocator.make_evictable("", {}); }), "must not be empty");
+  EXPECT_CONTAINS(refusal([&] {
+                    world.allocator.make_evictable("a", {0, {Keep::file, "/no/such"}, {}});
+                  }),
+                  "make_evictable: folder is '/no/such'");
+  EXPECT_CONTAINS(refusal([&] {
+                    world.allocator.make_evictable("a", {0, {Keep::pinned, "/tmp"}, {}});
+                  }),
+                  "only Keep::file has one");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.ensure("b"); }), "no memory was ever tagged 'b'");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.make_resident("b"); }), "no memory was ever tagged 'b'");
+  world.add("a");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.let_go("a"); }), "tag 'a' is not held on device 0");
+  Tags segments("heap:segments");
+  EXPECT_CONTAINS(refusal([&] { segments.allocator.make_evictable("a", {}); }), "make_evictable needs heap:pages");
+}
+
+// --- faults and hazards -----------------------------------------------------------------------------------------------------
+
+// Threads that use tags under holds, and a thread that allocates so much that tags have to give way. The device checks that no
+// work touches memory that is away, and the content that each tag has.
+TEST(EvictionAmongThreads, TakesNoMemoryFromRunningWork) {
+  Tags world;
+  std::vector<std::pair<std::string, void*>> tags;
+  for (const char* name : {"a", "b", "c"}) tags.emplace_back(name, world.add(name));
+  const auto use = [&](std::size_t first) {
+    for (std::size_t i = 0; i < scaled(300); ++i) {
+      const auto& [name, ptr] = tags[(first + i) % tags.size()];
+      try {
+        world.allocator.ensure(name);
+      } catch (const OutOfMemory&) {
+        continue;
+      }
+      world.device->launch(nullptr, 1000, {{address(ptr), 16 * kMiB}});
+      EXPECT_EQ(world.name_at(ptr, 1), name);
+      world.allocator.let_go(name);
+    }
+  };
+  const auto press = [&] {
+    for (std::size_t i = 0; i < scaled(300); ++i) {
+      try {
+        world.allocator.deallocate(world.allocate((20 + i % 30) * kMiB));
+      } catch (const OutOfMemory&) {
+        world.allocator.give_way(kMiB);
+      }
+    }
+  };
+  std::thread first(use, 0), second(use, 1), third(press);
+  first.join();
+  second.join();
+  third.join();
+  for (const auto& [name, ptr] : tags) {
+    world.allocator.ensure(name);
+    EXPECT_EQ(world.name_at(ptr, 1), name);
+  }
+}
+
+// Random calls, of which the driver refuses some. In the end each tag has its content.
+TEST(EvictionUnderFaults, LosesNothing) {
+  std::uint64_t injected = 0;
+  const std::size_t wanted = scaled(1500);
+  for (std::uint64_t seed = seed_or(1); injected < wanted; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    Tags world("heap:pages,page_size_mb:2");
+    std::vector<std::pair<std::string, void*>> tags;
+    for (const char* name : {"a", "b", "c"}) {
+      EvictOptions options = saved(static_cast<int>(random() % 2));
+      if (random() % 4 == 0) options.sleep = {Keep::file, testing::TempDir()};
+      tags.emplace_back(name, world.add(name, options));
+    }
+    for (int i = 0; i < 40; ++i) {
+      const std::string& tag = tags[random() % tags.size()].first;
+      world.device->set_faults({{.nth = 1 + random() % 30, .out_of_memory = random() % 3 == 0, .code = 999}});
+      switch (random() % 3) {
+        case 0:
+          if (!fails([&] { world.allocator.ensure(tag); })) world.allocator.let_go(tag);
+          break;
+        case 1:
+          fails([&] { world.allocator.give_way((1 + random() % 40) * kMiB); });
+          break;
+        default:
+          void* ptr = nullptr;
+          fails([&] { ptr = world.allocate((1 + random() % 60) * kMiB); });
+          world.device->set_faults({});
+          if (ptr != nullptr) world.allocator.deallocate(ptr);
+      }
+      ASSERT_EQ(world.allocator.validate(), "");
+    }
+    injected += world.device->faults_injected();
+    world.device->set_faults({});
+    for (const auto& [name, ptr] : tags) {
+      world.allocator.ensure(name);
+      EXPECT_EQ(world.name_at(ptr, 1), name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
