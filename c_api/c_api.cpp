@@ -63,6 +63,13 @@ std::string_view tag_of(const char* function, const char* tag) {
   return tag;
 }
 
+SleepOptions sleep_options(const char* function, int keep, const char* folder) {
+  CACHALOT_REQUIRE(keep >= CACHALOT_KEEP_NOTHING && keep <= CACHALOT_KEEP_FILE,
+                   "{}: keep is {}; it must be CACHALOT_KEEP_NOTHING, CACHALOT_KEEP_PINNED or CACHALOT_KEEP_FILE",
+                   function, keep);
+  return {static_cast<Keep>(keep), folder != nullptr ? folder : ""};
+}
+
 std::vector<std::string_view> tags_of(const char* function, const char* const* tags, std::size_t count) {
   CACHALOT_REQUIRE(tags != nullptr || count == 0, "{}: tags is NULL; it must point to {} names", function, count);
   std::vector<std::string_view> names;
@@ -243,22 +250,55 @@ int cachalot_end_tagged(const char* tag, int device) {
   return guarded([&] { process_allocator().end_tagged(tag_of("cachalot_end_tagged", tag), device); });
 }
 
-int cachalot_release_physical(const char* tag, int save, int device) {
+int cachalot_release_physical(const char* tag, int keep, const char* folder, int device) {
+  constexpr auto kCall = "cachalot_release_physical";
   return guarded(
-      [&] { process_allocator().release_physical(tag_of("cachalot_release_physical", tag), save != 0, device); });
+      [&] { process_allocator().release_physical(tag_of(kCall, tag), sleep_options(kCall, keep, folder), device); });
 }
 
 int cachalot_restore_physical(const char* tag, int device) {
   return guarded([&] { process_allocator().restore_physical(tag_of("cachalot_restore_physical", tag), device); });
 }
 
-int cachalot_release_tags(const char* const* tags, std::size_t count, int save, int device) {
-  return guarded(
-      [&] { process_allocator().release_tags(tags_of("cachalot_release_tags", tags, count), save != 0, device); });
+int cachalot_release_tags(const char* const* tags, std::size_t count, int keep, const char* folder, int device) {
+  constexpr auto kCall = "cachalot_release_tags";
+  return guarded([&] {
+    process_allocator().release_tags(tags_of(kCall, tags, count), sleep_options(kCall, keep, folder), device);
+  });
 }
 
 int cachalot_restore_tags(const char* const* tags, std::size_t count, int device) {
   return guarded([&] { process_allocator().restore_tags(tags_of("cachalot_restore_tags", tags, count), device); });
+}
+
+int cachalot_read_saved(const void* from, void* to, std::size_t size, int* is_kept) {
+  return guarded([&] {
+    CACHALOT_REQUIRE(to != nullptr, "cachalot_read_saved: to is NULL; it must point to {} bytes", size);
+    CACHALOT_REQUIRE(is_kept != nullptr, "cachalot_read_saved: is_kept is NULL; it must point to an int");
+    *is_kept = process_allocator().read_saved(from, to, size) ? 1 : 0;
+  });
+}
+
+int cachalot_make_evictable(const char* tag, int priority, int keep, const char* folder, int device) {
+  constexpr auto kCall = "cachalot_make_evictable";
+  return guarded([&] {
+    process_allocator().make_evictable(tag_of(kCall, tag), {priority, sleep_options(kCall, keep, folder), {}}, device);
+  });
+}
+
+int cachalot_make_resident(const char* tag, int device) {
+  return guarded([&] { process_allocator().make_resident(tag_of("cachalot_make_resident", tag), device); });
+}
+
+int cachalot_ensure(const char* tag, int device, int* is_lost) {
+  return guarded([&] {
+    CACHALOT_REQUIRE(is_lost != nullptr, "cachalot_ensure: is_lost is NULL; it must point to an int");
+    *is_lost = process_allocator().ensure(tag_of("cachalot_ensure", tag), device) ? 1 : 0;
+  });
+}
+
+int cachalot_let_go(const char* tag, int device) {
+  return guarded([&] { process_allocator().let_go(tag_of("cachalot_let_go", tag), device); });
 }
 
 char* cachalot_tags_json(void) {
@@ -317,6 +357,14 @@ int cachalot_limit_figures(int device, cachalot_limits_t* out) {
 size_t cachalot_trim(size_t keep, int device) {
   return value_or<std::size_t>(0, [&] {
     const std::size_t bytes = process_allocator().trim(keep, device);
+    last_error = "";
+    return bytes;
+  });
+}
+
+size_t cachalot_give_way(size_t size, int device) {
+  return value_or<std::size_t>(0, [&] {
+    const std::size_t bytes = process_allocator().give_way(size, device);
     last_error = "";
     return bytes;
   });

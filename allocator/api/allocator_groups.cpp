@@ -310,6 +310,11 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
   });
 }
 
+void wake_as_asked(const AllocatorState& state, const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
+  wake(state, allocators, pool);
+  for (DeviceAllocator* const allocator : allocators) allocator->evictable.forget_lost_content(pool);
+}
+
 SleepOptions saved_if(bool save) { return {save ? Keep::pinned : Keep::nothing, {}}; }
 
 void require_good(const SleepOptions& options, const char* call) {
@@ -430,7 +435,7 @@ void AllocatorSleep::release_physical(std::string_view tag, const SleepOptions& 
 void AllocatorSleep::restore_physical(std::string_view tag, int device) {
   for (const auto& allocator : state_.selected(device)) allocator->sleeping.require_pages("restore_physical");
   const PoolId pool = state_.tags.pool_of(tag);
-  wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
+  wake_as_asked(state_, sleepers(state_, pool, device, "restore_physical"), pool);
 }
 
 void AllocatorSleep::release_tags(Span<const std::string_view> tags, const SleepOptions& options, int device) {
@@ -459,7 +464,7 @@ void AllocatorSleep::release_physical(PoolId pool, const SleepOptions& options, 
 void AllocatorSleep::restore_physical(PoolId pool, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "restore_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
-  wake(state_, allocators, pool);
+  wake_as_asked(state_, allocators, pool);
 }
 
 std::size_t AllocatorSharing::handle_count(const void* ptr) const {

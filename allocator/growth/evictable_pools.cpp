@@ -23,6 +23,11 @@ void EvictablePools::make_resident(PoolId id) {
   if (PrivatePool* const pool = pools_.find(id, lock)) pool->evictable.reset();
 }
 
+void EvictablePools::forget_lost_content(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = false;
+}
+
 // --- holds ----------------------------------------------------------------------------------------------------------------
 
 bool EvictablePools::ensure(PoolId id, FunctionRef<void()> wake) {

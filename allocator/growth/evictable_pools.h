@@ -31,6 +31,8 @@ class EvictablePools {
   // These take the lock themselves. Contracts are those of CachingAllocator's methods; the pool is the tag's.
   void make_evictable(PoolId id, std::string_view tag, const EvictOptions& options);
   void make_resident(PoolId id);
+  // The program has restored the pool and makes its content itself: no ensure does.
+  void forget_lost_content(PoolId id);
   // Holds the pool before it wakes. `wake` wakes it.
   bool ensure(PoolId id, FunctionRef<void()> wake);
   void let_go(PoolId id);

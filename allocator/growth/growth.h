@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,8 +58,8 @@ ChosenUnits<Unit> TrimGoal::choose(const Vector<Unit>& units, SizeOf size_of) co
 template <typename Search>
 struct Rung {
   Block* (Search::*step)(Growing& growing);
-  // What the step may wait for; with OomWait::never it neither waits nor gives memory back. A step that may is not taken while a
-  // graph is captured, nor where the option oom_wait forbids such waits.
+  // The longest wait of the step; a step of OomWait::never gives no memory back either. The others are not taken while a graph is
+  // captured, nor where the option oom_wait forbids the wait.
   OomWait waits_for = OomWait::never;
 };
 
@@ -73,6 +74,9 @@ Block* climb(const Rung<Search> (&rungs)[count], Search& search, const HeapState
   }
   return nullptr;
 }
+
+// A Reservation says whether memory of CachingAllocator::reserve that no stream has used goes back with other free memory.
+enum class Reservation : std::uint8_t { stays, goes };
 
 // Thrown where the option throw_on_cudamalloc_oom refuses a request; Supply catches it.
 struct Refused {};
@@ -108,7 +112,7 @@ class Growth {
 
   // Returns the free memory of a pool, or of the default pools (null), to the device. Throws CudaError; the heap keeps
   // what the device refused.
-  virtual void release_free(PrivatePool* owner, Growing& growing) CACHALOT_GROWING = 0;
+  virtual void release_free(PrivatePool* owner, Reservation reservation, Growing& growing) CACHALOT_GROWING = 0;
   // Returns free memory of the default pools to the device without waiting for its work, as the goal says and as far as
   // that is possible. Returns the bytes. Throws CudaError; the heap keeps what the device refused.
   virtual std::size_t trim(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING = 0;

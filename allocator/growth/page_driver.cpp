@@ -273,9 +273,16 @@ void PageDriver::free_orphans(Growing& growing) {
   saved_.free(growing);
 }
 
-void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) {
+void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing,
+                               Reservation reservation) {
   free_orphans(growing);
-  const Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
+  Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
+  if (reservation == Reservation::stays) {
+    std::erase_if(idle, [&](HandleId id) {
+      holds(growing);
+      return is_reserved(id, growing);
+    });
+  }
   if (idle.empty()) return;
   pages_.claim_handles(idle);
   std::exception_ptr error;
@@ -327,6 +334,17 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
 }
 
 // Returns whether no work uses a handle of the default pools that has no live byte.
+// Returns whether all memory of an idle handle is of no stream.
+bool PageDriver::is_reserved(HandleId idle, const Held& /*held*/) {
+  bool is_reserved = true;
+  pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
+    const Block* block = &pages_.first_block(begin);
+    for (; is_reserved && !block->is_edge() && block->address < end; block = block->next)
+      is_reserved = block->arena->stream.key == StreamKey::nobody();
+  });
+  return is_reserved;
+}
+
 bool PageDriver::is_done(HandleId idle, const Held& held) {
   const Vector<View>& views = pages_.pages().handle(idle).views;
   bool is_done = std::all_of(views.begin(), views.end(), PhysicalPages::is_unused);

@@ -43,7 +43,8 @@ class PageDriver {
 
   // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free, but no more than
   // `most`; waits for the device first. A handle that the device refuses becomes an orphan, and the error is thrown.
-  void release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) CACHALOT_GROWING;
+  void release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing,
+                     Reservation reservation = Reservation::goes) CACHALOT_GROWING;
   // Does so for handles of the default pools whose work is known to be done, as the goal says, without a wait. Returns the
   // bytes.
   std::size_t release_done(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING;
@@ -68,6 +69,7 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
+  bool is_reserved(HandleId idle, const Held& held) CACHALOT_HELD;
   bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;
   Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                    const Vector<MemoryHandle>& created, Request request, const Context& context,

@@ -189,8 +189,8 @@ void PageGrowth::collect_garbage(Growing& growing) {
   driver_.release_pages(nullptr, bytes, most, growing);
 }
 
-void PageGrowth::release_free(PrivatePool* owner, Growing& growing) {
-  driver_.release_pages(owner, PageDriver::kEverything, PageDriver::kEverything, growing);
+void PageGrowth::release_free(PrivatePool* owner, Reservation reservation, Growing& growing) {
+  driver_.release_pages(owner, PageDriver::kEverything, PageDriver::kEverything, growing, reservation);
 }
 
 bool PageGrowth::has_leftovers(const PrivatePool& pool, const Held& held) const {

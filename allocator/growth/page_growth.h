@@ -72,7 +72,7 @@ class PageGrowth final : public Growth {
   Block& cut_contiguous(Block& block, Request request, const Held& held) override CACHALOT_HELD;
   bool mixes_sizes() const override { return true; }
   bool caches_by_default() const override { return true; }
-  void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  void release_free(PrivatePool* owner, Reservation reservation, Growing& growing) override CACHALOT_GROWING;
   std::size_t trim(const TrimGoal& goal, Growing& growing) override CACHALOT_GROWING;
   bool add_unused(std::size_t bytes, Growing& growing) override CACHALOT_GROWING;
   bool has_leftovers(const PrivatePool& pool, const Held& held) const override CACHALOT_HELD;

@@ -239,14 +239,14 @@ bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
   return released_bytes >= wanted;
 }
 
-void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
+void SegmentGrowth::release_free(PrivatePool* owner, Reservation reservation, Growing& growing) {
   Vector<Block*> blocks;
   if (owner != nullptr) {
     for (const BlockPool* pool : {&owner->small, &owner->large, &owner->plain[0], &owner->plain[1]})
       append_free_segments(*pool, blocks);
   } else {
-    append_free_segments(default_pool(PoolKind::large, growing), blocks);
-    append_free_segments(default_pool(PoolKind::small, growing), blocks);
+    append_free_segments(default_pool(PoolKind::large, growing), blocks, reservation);
+    append_free_segments(default_pool(PoolKind::small, growing), blocks, reservation);
   }
   release(blocks, growing);
 }
@@ -267,10 +267,13 @@ BlockPool& SegmentGrowth::default_pool(PoolKind kind, const Held& /*held*/) cons
 }
 
 // Free blocks that are whole segments, in PyTorch's order: by stream, size and address. None of another growth's pool.
-void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) const {
+void SegmentGrowth::append_free_segments(const BlockPool& pool, Vector<Block*>& blocks, Reservation reservation) const {
   if (pool.growth != this) return;
   Vector<const Arena*> arenas;
-  for (const auto& arena : pool.arenas()) arenas.push_back(arena.get());
+  for (const auto& arena : pool.arenas()) {
+    const bool is_reserved = arena->stream.key == StreamKey::nobody();
+    if (!is_reserved || reservation == Reservation::goes) arenas.push_back(arena.get());
+  }
   std::sort(arenas.begin(), arenas.end(),
             [](const Arena* a, const Arena* b) { return a->stream.handle < b->stream.handle; });
   for (const Arena* arena : arenas) {

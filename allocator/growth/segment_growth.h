@@ -24,7 +24,7 @@ class SegmentGrowth : public Growth {
 
   Block* find(Request request, const Held& held) override CACHALOT_HELD;
   Block* obtain(Request request, const Context& context, Growing& growing) override CACHALOT_GROWING;
-  void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  void release_free(PrivatePool* owner, Reservation reservation, Growing& growing) override CACHALOT_GROWING;
   // The device waits for its work by itself while it takes a segment back (cudaFree), or does so in stream order.
   std::size_t trim(const TrimGoal& goal, Growing& growing) override CACHALOT_GROWING;
   // A 32nd of it, at least one segment, is for small requests. A segment is its first stream's.
@@ -50,7 +50,8 @@ class SegmentGrowth : public Growth {
   void keep_reservation(Vector<Block*>& released, const Held& held) const CACHALOT_HELD;
   bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
   BlockPool& default_pool(PoolKind kind, const Held& held) const CACHALOT_HELD;
-  void append_free_segments(const BlockPool& pool, Vector<Block*>& blocks) const;
+  void append_free_segments(const BlockPool& pool, Vector<Block*>& blocks,
+                            Reservation reservation = Reservation::goes) const;
   void release(const Vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
   void give_back(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   void return_to_heap(const Departing& segment, const Held& held) CACHALOT_HELD;

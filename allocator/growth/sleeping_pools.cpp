@@ -70,7 +70,7 @@ bool SleepingPools::release_physical(PoolId id, const SleepOptions& options) {
 std::size_t SleepingPools::put_to_sleep(PrivatePool& pool, const SleepOptions& options, Growing& growing) {
   caches_.gather(growing);
   const std::size_t awake = awake_bytes(pool, growing);
-  // From here on no other thread takes memory from it, and who ensures it waits.
+  // From here on no other thread takes memory from it, and an ensure waits.
   const bool was_asleep = std::exchange(pool.is_asleep, true);
   Vector<HandleId> unsaved;
   try {

@@ -26,11 +26,11 @@ Block* Recovery::borrow(Request request, const Held& held) {
   return nullptr;
 }
 
-void Recovery::release_default_pools(Growing& growing) {
+void Recovery::release_default_pools(Growing& growing, Reservation reservation) {
   Growth* const usual = state_.small(growing).growth;
   Growth* const plain = state_.plain_pools.front().growth;
-  usual->release_free(nullptr, growing);
-  if (plain != usual) plain->release_free(nullptr, growing);
+  usual->release_free(nullptr, reservation, growing);
+  if (plain != usual) plain->release_free(nullptr, reservation, growing);
 }
 
 void Recovery::make_room_for_plain(const Growth& growth, std::size_t bytes, Growing& growing) {
@@ -56,9 +56,11 @@ void Recovery::release_unused_pools(PoolId id, Growing& growing) {
     PrivatePool& pool = *entry->second;
     if (pools_.in_use(pool, growing) || (!id.is_default() && entry->first != id)) continue;
     if (!id.is_default()) frees_.synchronize(&pool, growing);
-    pool.large.growth->release_free(&pool, growing);
-    if (pool.plain.front().growth != pool.large.growth) pool.plain.front().growth->release_free(&pool, growing);
-    if (may_erase(pool, growing)) pool.large.growth->release_addresses(pool, growing);
+    Growth& usual = *pool.large.growth;
+    Growth& plain = *pool.plain.front().growth;
+    usual.release_free(&pool, Reservation::goes, growing);
+    if (&plain != &usual) plain.release_free(&pool, Reservation::goes, growing);
+    if (may_erase(pool, growing)) usual.release_addresses(pool, growing);
     if (may_erase(pool, growing)) pools_.erase(entry->first, growing);  // it may have found a user meanwhile
   }
 }
@@ -79,7 +81,7 @@ void Recovery::empty_cache(PoolId id, CacheBridge& caches) {
   state_.drain_caches(growing);
   if (id.is_default() && !state_.capturing(growing) && !pools_.thread_is_redirected(growing)) {
     synchronize_frees(growing);
-    release_default_pools(growing);
+    release_default_pools(growing, Reservation::stays);
   }
   release_unused_pools(id, growing);
   if (!state_.immortal_streams) streams_.forget_streams_without_memory(growing);

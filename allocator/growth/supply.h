@@ -35,7 +35,7 @@ class Recovery {
   bool synchronize_next_free(Request request, Growing& growing) CACHALOT_GROWING {
     return frees_.synchronize_next(request.pool().owner(), growing);
   }
-  void release_default_pools(Growing& growing) CACHALOT_GROWING;
+  void release_default_pools(Growing& growing, Reservation reservation = Reservation::goes) CACHALOT_GROWING;
   // Gives back idle pages of the default pools as far as `bytes` more of plain memory beside them, for `growth`, would raise the
   // peak of held memory.
   void make_room_for_plain(const Growth& growth, std::size_t bytes, Growing& growing) CACHALOT_GROWING;
@@ -45,7 +45,8 @@ class Recovery {
   void release_unused_pools(PoolId id, Growing& growing) CACHALOT_GROWING;
   // Takes all of these steps, for callers without a request: all free memory returns to the device.
   void recover(Growing& growing) CACHALOT_GROWING;
-  // CachingAllocator::empty_cache; takes the lock itself.
+  // CachingAllocator::empty_cache; takes the lock itself. PyTorch empties the cache before each capture of a graph, for which a
+  // reservation is to be there: it stays.
   void empty_cache(PoolId id, CacheBridge& caches);
 
  private:

@@ -3,6 +3,7 @@
     python -m cachalot run [--config OPTIONS] script.py …     a script; also -m MODULE … and -c CODE …
     python -m cachalot snapshot|replay|simulate|…             the command in C++, with all of its options
     python -m cachalot ranks FOLDER [--json]                  the reports that CACHALOT_REPORT_DIR left in a folder
+    python -m cachalot libtorch [--preload] -o FILE           a library for C++ programs that use libtorch
 
 `run` may be left out. The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it
 starts are programs of their own: they run on PyTorch's allocator unless started this way, too.
@@ -14,6 +15,7 @@ import argparse
 import importlib.machinery
 import io
 import os
+import pathlib
 import sys
 import types
 from typing import NoReturn
@@ -21,13 +23,15 @@ from typing import NoReturn
 import cachalot
 
 from ._base import environment
+from ._bindings import adapter
 from ._programs import command
 
 
 def main() -> None:
     words = sys.argv[1:] or ["--help"]
-    if words[0] == "ranks":
-        _tell_ranks(words[1:])
+    own = {"ranks": _tell_ranks, "libtorch": _compile_for_libtorch}.get(words[0])
+    if own is not None:
+        own(words[1:])
         return
     if _is_for_the_command(words):
         command.run(words)
@@ -55,6 +59,24 @@ def _tell_ranks(words: list[str]) -> None:
     print(report.to_json() if arguments.json else report)
 
 
+def _compile_for_libtorch(words: list[str]) -> None:
+    parser = _Parser(
+        prog="python -m cachalot libtorch",
+        description="Compiles a library that makes cachalot the GPU memory allocator of C++ programs that use libtorch: programs "
+        "link it and call cachalot::enable_torch() of cachalot/enable_torch.h, or have it in LD_PRELOAD.",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the library, such as libcachalot_libtorch.so")
+    parser.add_argument("--preload", action="store_true", help="a library for LD_PRELOAD, for programs that cannot be changed")
+    parser.add_argument("--libtorch", metavar="FOLDER", help="the libtorch of the program; without it that of the installed PyTorch")
+    arguments = parser.parse_args(words)
+    folder = pathlib.Path(arguments.libtorch) if arguments.libtorch else None
+    try:
+        adapter.compile_for_libtorch(pathlib.Path(arguments.output).resolve(), folder, preload=arguments.preload)
+    except (adapter.AdapterError, ImportError) as error:
+        sys.exit(f"cachalot: {error}")
+    print(f"g++ program.cpp -I{cachalot.include_path()} {arguments.output} …" if not arguments.preload else f"LD_PRELOAD={arguments.output} program …")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"cachalot: {message} (python -m cachalot --help tells more)\n")
@@ -65,6 +87,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         prog="python -m cachalot",
         usage="python -m cachalot [run] [--config OPTIONS] [--pinned] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
         "       python -m cachalot ranks FOLDER [--json]\n"
+        "       python -m cachalot libtorch [--preload] -o FILE [--libtorch FOLDER]\n"
         f"       python -m cachalot {{{','.join(command.SUBCOMMANDS)}}} ...",
         description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
         "says what memory it took (CACHALOT_STATS=0: none, CACHALOT_STATS=1: a table). The other subcommands are the "

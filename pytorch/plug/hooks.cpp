@@ -117,13 +117,6 @@ int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long 
   return guarded([&] { process_allocator().restore_physical(PoolId{first, second}); });
 }
 
-int cachalot_plug_read_saved(unsigned long long from, void* to, unsigned long long bytes, int* is_kept) {
-  return guarded([&] {
-    CACHALOT_REQUIRE(to != nullptr, "to is NULL; it must point to {} bytes", bytes);
-    *is_kept = process_allocator().read_saved(reinterpret_cast<const void*>(from), to, bytes) ? 1 : 0;
-  });
-}
-
 int cachalot_plug_record_history(int enabled, long max_entries) {
   return guarded([&] {
     CACHALOT_REQUIRE(max_entries >= 1 || enabled == 0, "history of {} entries: it must keep at least 1", max_entries);

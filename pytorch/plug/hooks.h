@@ -52,8 +52,6 @@ CACHALOT_EXPORT int cachalot_plug_release_physical(const char* tag, unsigned lon
                                                    int keep, const char* folder);
 // CachingAllocator::restore_physical of a pool, on every device.
 CACHALOT_EXPORT int cachalot_plug_restore_pool_physical(unsigned long long first, unsigned long long second);
-// CachingAllocator::read_saved, of an address. `is_kept` is 1 if all bytes are kept, else 0.
-CACHALOT_EXPORT int cachalot_plug_read_saved(unsigned long long from, void* to, unsigned long long bytes, int* is_kept);
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries);
 CACHALOT_EXPORT int cachalot_plug_memory_fraction(int device, double* fraction);
 // A callback for cachalot_set_soft_limit whose context is a function of Python's, void (*)(const cachalot_soft_limit_t*): it keeps the

@@ -211,7 +211,7 @@ TEST(Reserve, CountsWhatNoStreamHasUsed) {
   }
 }
 
-TEST(Reserve, IsKeptByGarbageCollectionAndGivenBackByTrimAndEmptyCache) {
+TEST(Reserve, IsKeptByGarbageCollectionAndEmptyCacheAndGivenBackByTrim) {
   for (const char* heap : kTrimmedHeaps) {
     World world(4 * kGiB, std::string("garbage_collection_threshold:0.1,limit:1GiB,") + heap);
     world.allocator.reserve(320 * kMiB);
@@ -221,7 +221,13 @@ TEST(Reserve, IsKeptByGarbageCollectionAndGivenBackByTrimAndEmptyCache) {
     EXPECT_LT(world.reserved(), 320 * kMiB) << heap;
     world.allocator.reserve(320 * kMiB);
     world.allocator.empty_cache();
-    EXPECT_EQ(world.reserved(), 0u) << heap;
+    EXPECT_EQ(world.reserved(), 320 * kMiB) << heap;
+    world.allocator.deallocate(world.allocate(20 * kMiB, kSideStream));
+    world.allocator.empty_cache();
+    EXPECT_LE(world.reserved(), 320 * kMiB) << heap;
+    EXPECT_GE(world.reserved(), 280 * kMiB) << heap << ": memory that a stream has used goes back";
+    world.allocator.trim(0);
+    EXPECT_LE(world.reserved(), 20 * kMiB) << heap;
   }
 }
 

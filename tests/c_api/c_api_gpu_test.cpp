@@ -62,7 +62,8 @@ void sleep_and_wake() {
 
   std::size_t free_awake = 0, free_asleep = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_awake, &total), cudaSuccess);
-  ASSERT_EQ(cachalot_release_physical("weights", /*save=*/1, -1), CACHALOT_OK) << cachalot_last_error();
+  ASSERT_EQ(cachalot_release_physical("weights", CACHALOT_KEEP_PINNED, nullptr, -1), CACHALOT_OK)
+      << cachalot_last_error();
   ASSERT_EQ(cudaMemGetInfo(&free_asleep, &total), cudaSuccess);
   EXPECT_GE(free_asleep, free_awake + kSize);
   ASSERT_EQ(cachalot_restore_physical("weights", -1), CACHALOT_OK) << cachalot_last_error();

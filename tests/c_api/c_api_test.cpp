@@ -386,7 +386,7 @@ TEST(CApi, NullWhereAPointerIsNeededIsRefused) {
     EXPECT_EQ(cachalot_begin_tagged(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"cachalot_begin_tagged", "tag is NULL"}));
     EXPECT_EQ(cachalot_end_tagged(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
-    EXPECT_EQ(cachalot_release_physical(nullptr, 0, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_physical(nullptr, 0, nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_EQ(cachalot_restore_physical(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"cachalot_restore_physical", "tag is NULL"}));
   });
@@ -400,7 +400,7 @@ TEST(CApi, ATagSleepsAndWakesWithItsAllocations) {
     void* const weights = cachalot_malloc(40 * kMiB, 0, nullptr);
     ASSERT_EQ(cachalot_end_tagged("weights", -1), CACHALOT_OK) << last_error();
     for (const int save : {0, 1}) {
-      ASSERT_EQ(cachalot_release_physical("weights", save, -1), CACHALOT_OK) << last_error();
+      ASSERT_EQ(cachalot_release_physical("weights", save, nullptr, -1), CACHALOT_OK) << last_error();
       EXPECT_EQ(cachalot_memory_reserved(0), 0u);
       EXPECT_EQ(cachalot_memory_allocated(0), 40 * kMiB);
       void* const other = cachalot_malloc(60 * kMiB, 0, nullptr);
@@ -425,7 +425,7 @@ TEST(CApi, SeveralTagsSleepAndWakeAndAreListed) {
       memory[i] = cachalot_malloc(4 * kMiB, 0, nullptr);
       ASSERT_EQ(cachalot_end_tagged(tags[i], 0), CACHALOT_OK);
     }
-    ASSERT_EQ(cachalot_release_tags(tags, 2, 0, 0), CACHALOT_OK) << last_error();
+    ASSERT_EQ(cachalot_release_tags(tags, 2, 0, nullptr, 0), CACHALOT_OK) << last_error();
     EXPECT_EQ(cachalot_memory_reserved(0), 0u);
     char* const text = cachalot_tags_json();
     ASSERT_NE(text, nullptr);
@@ -434,11 +434,11 @@ TEST(CApi, SeveralTagsSleepAndWakeAndAreListed) {
     cachalot_string_free(text);
     ASSERT_EQ(cachalot_restore_tags(tags, 2, 0), CACHALOT_OK) << last_error();
     EXPECT_EQ(cachalot_memory_reserved(0), 8 * kMiB);
-    EXPECT_EQ(cachalot_release_tags(nullptr, 0, 0, 0), CACHALOT_OK) << last_error();
-    EXPECT_EQ(cachalot_release_tags(nullptr, 2, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_tags(nullptr, 0, 0, nullptr, 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_release_tags(nullptr, 2, 0, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"cachalot_release_tags: tags is NULL", "2 names"}));
     const char* const wrong[] = {"weights", nullptr};
-    EXPECT_EQ(cachalot_release_tags(wrong, 2, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_tags(wrong, 2, 0, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"cachalot_release_tags: tag is NULL"}));
     EXPECT_EQ(cachalot_memory_reserved(0), 8 * kMiB);
     for (void* each : memory) cachalot_free(each, 4 * kMiB, 0, nullptr);
@@ -448,10 +448,10 @@ TEST(CApi, SeveralTagsSleepAndWakeAndAreListed) {
 TEST(CApi, WhatCannotSleepIsRefusedByName) {
   in_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, [] {
     EXPECT_EQ(cachalot_begin_tagged("", -1), CACHALOT_E_INVALID_ARGUMENT);
-    EXPECT_EQ(cachalot_release_physical("weights", 0, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_physical("weights", 0, nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"no memory was ever tagged 'weights'"}));
     ASSERT_EQ(cachalot_begin_tagged("weights", 0), CACHALOT_OK);
-    ASSERT_EQ(cachalot_release_physical("weights", 0, 0), CACHALOT_OK) << last_error();
+    ASSERT_EQ(cachalot_release_physical("weights", 0, nullptr, 0), CACHALOT_OK) << last_error();
     EXPECT_EQ(cachalot_malloc(kMiB, 0, nullptr), nullptr);
     EXPECT_TRUE(error_names({"tag 'weights' is asleep on device 0"}));
     EXPECT_EQ(cachalot_end_tagged("weights", 0), CACHALOT_OK);
@@ -460,8 +460,58 @@ TEST(CApi, WhatCannotSleepIsRefusedByName) {
   });
   in_fresh_process([] {
     ASSERT_EQ(cachalot_begin_tagged("weights", 0), CACHALOT_OK);
-    EXPECT_EQ(cachalot_release_physical("weights", 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_physical("weights", 0, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"needs heap:pages", "'segments'"}));
+  });
+}
+
+TEST(CApi, ASleepingTagKeepsItsContentInAFile) {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, [] {
+    ASSERT_EQ(cachalot_begin_tagged("weights", 0), CACHALOT_OK);
+    void* const weights = cachalot_malloc(4 * kMiB, 0, nullptr);
+    ASSERT_EQ(cachalot_end_tagged("weights", 0), CACHALOT_OK);
+    EXPECT_EQ(cachalot_release_physical("weights", 3, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_release_physical: keep is 3", "CACHALOT_KEEP_FILE"}));
+    EXPECT_EQ(cachalot_release_physical("weights", CACHALOT_KEEP_FILE, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
+    char bytes[16];
+    int is_kept = 1;
+    for (const int keep : {CACHALOT_KEEP_NOTHING, CACHALOT_KEEP_FILE}) {
+      const char* const folder = keep == CACHALOT_KEEP_FILE ? "/tmp" : nullptr;
+      ASSERT_EQ(cachalot_release_physical("weights", keep, folder, 0), CACHALOT_OK) << last_error();
+      ASSERT_EQ(cachalot_read_saved(weights, bytes, sizeof bytes, &is_kept), CACHALOT_OK) << last_error();
+      EXPECT_EQ(is_kept, keep == CACHALOT_KEEP_FILE ? 1 : 0);
+      ASSERT_EQ(cachalot_restore_physical("weights", 0), CACHALOT_OK) << last_error();
+    }
+    EXPECT_EQ(cachalot_read_saved(weights, nullptr, 1, &is_kept), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_read_saved(weights, bytes, 1, nullptr), CACHALOT_E_INVALID_ARGUMENT);
+  });
+}
+
+TEST(CApi, AnEvictableTagGivesWayAndIsEnsured) {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}, {"CACHALOT_SIM", "memory:64MiB"}}, [] {
+    ASSERT_EQ(cachalot_begin_tagged("cache", 0), CACHALOT_OK);
+    ASSERT_NE(cachalot_malloc(40 * kMiB, 0, nullptr), nullptr);
+    ASSERT_EQ(cachalot_end_tagged("cache", 0), CACHALOT_OK);
+    ASSERT_EQ(cachalot_make_evictable("cache", 0, CACHALOT_KEEP_NOTHING, nullptr, 0), CACHALOT_OK) << last_error();
+    void* const other = cachalot_malloc(60 * kMiB, 0, nullptr);
+    ASSERT_NE(other, nullptr) << last_error();
+    int is_lost = -1;
+    EXPECT_EQ(cachalot_ensure("cache", 0, &is_lost), CACHALOT_E_OUT_OF_MEMORY);
+    cachalot_free(other, 60 * kMiB, 0, nullptr);
+    for (const int lost : {1, 0}) {
+      ASSERT_EQ(cachalot_ensure("cache", 0, &is_lost), CACHALOT_OK) << last_error();
+      EXPECT_EQ(is_lost, lost);
+    }
+    EXPECT_EQ(cachalot_malloc(60 * kMiB, 0, nullptr), nullptr);
+    EXPECT_EQ(cachalot_give_way(64 * kMiB, 0), 0u);
+    EXPECT_EQ(last_error(), "");
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(cachalot_let_go("cache", 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_let_go("cache", 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_give_way(64 * kMiB, 0), 40 * kMiB);
+    ASSERT_EQ(cachalot_make_resident("cache", 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_make_evictable("cache", 0, 7, nullptr, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_ensure("cache", 0, nullptr), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_ensure: is_lost is NULL"}));
   });
 }
 

@@ -244,7 +244,7 @@ class Player {
     const std::uint32_t dice = bytes_.below(4);
     if (dice == 0) check(cachalot_begin_tagged(tag, device));
     if (dice == 1) check(cachalot_end_tagged(tag, device));
-    if (dice == 2) check(cachalot_release_physical(tag, static_cast<int>(bytes_.below(2)), device));
+    if (dice == 2) check(cachalot_release_physical(tag, static_cast<int>(bytes_.below(2)), nullptr, device));
     if (dice == 3) check(cachalot_restore_physical(tag, device));
   }
 

@@ -95,7 +95,12 @@ begin_tagged                -ctypes             =
 end_tagged                  -ctypes             =
 release_physical            -ctypes             =                                     plug_release_physical
 restore_physical            -ctypes             =                                     plug_restore_pool_physical
-read_saved                  -ctypes             -saved                                plug_read_saved
+read_saved                  -ctypes             =
+make_evictable              -ctypes             =
+make_resident               -ctypes             =
+ensure                      -ctypes             =
+let_go                      -ctypes             =
+give_way                    -ctypes             =
 release_tags                -ctypes             =
 restore_tags                -ctypes             =
 tags                        -ctypes             tags_json
@@ -122,7 +127,6 @@ REASONS = {
     "-leaks": "leak_hooks.cpp has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
     "-page": "it is on the statistics page, which cachalot_publish makes",
-    "-saved": "cachalot.torch_memory_saver alone asks for it",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
     "-tests": "it is for tests and benchmarks",

@@ -29,7 +29,7 @@ endfunction()
 # The file an #include "name" in `file` means, relative to SOURCE_DIR, as the compiler would find it; empty if none.
 function(resolve file name result)
   cmake_path(GET file PARENT_PATH folder)
-  foreach(base IN ITEMS ${folder} allocator/include allocator pool/include pool kernels/include diagnostics/include simulator/device/include adapters/include c_api/include pytorch pytorch/plug simulator/include .)
+  foreach(base IN ITEMS ${folder} allocator/include allocator pool/include pool kernels/include diagnostics/include simulator/device/include adapters/include c_api/include pytorch/include pytorch pytorch/plug simulator/include .)
     cmake_path(SET candidate NORMALIZE ${base}/${name})
     if(EXISTS ${SOURCE_DIR}/${candidate} AND NOT IS_DIRECTORY ${SOURCE_DIR}/${candidate})
       set(${result} ${candidate} PARENT_SCOPE)

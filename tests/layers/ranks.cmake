@@ -38,7 +38,7 @@ set(layers
   "13.15 c_api/"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13.2 pytorch/plug/             pytorch/cachalot/"
-  "14 pytorch/adapter/"
+  "14 pytorch/adapter/            pytorch/include/"
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
   "14 adapters/"
   "14.1 tools/base/"

@@ -14,7 +14,7 @@ function(cachalot_python_tests)
   set(heap conformance differential engines functions models pools sharing sleep snapshots weaknesses)
   set(simulate simulate)
   set(fit advise fit owners)
-  set(simulate_more computing simulate_distributed)
+  set(simulate_more computing libtorch simulate_distributed)
   set(pinned pinned pinned_processes)
   set(programs convert pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
   set(recorded expandable_segments)

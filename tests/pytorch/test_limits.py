@@ -200,7 +200,25 @@ def test_what_is_reserved_serves_without_new_memory():
     assert torch.cuda.memory_stats()["num_device_alloc"] == calls
     del tensors
     torch.cuda.empty_cache()
+    cachalot.trim()
     assert torch.cuda.memory_reserved() == 0
+
+
+def test_a_reservation_survives_the_capture_of_a_graph():
+    import cachalot
+
+    cachalot.reserve("640MiB")
+    graph = torch.cuda.CUDAGraph()
+    static = torch.ones(1000, device="cuda")
+    with torch.cuda.graph(graph):  # empties the cache first
+        static.mul_(2)
+    assert cachalot.limits().reservation_bytes >= 600 * MiB
+    calls = torch.cuda.memory_stats()["num_device_alloc"]
+    tensor = bytes_on_gpu(300 * MiB)
+    assert torch.cuda.memory_stats()["num_device_alloc"] == calls
+    del graph, static, tensor
+    torch.cuda.empty_cache()
+    cachalot.trim()
 
 
 def test_a_reservation_beyond_the_limit_is_refused():

@@ -10,7 +10,7 @@ import re
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, bytes_on_gpu, needs_enable, not_native, run_python, simulated, succeeds
+from world import MODE, PAGES, MiB, bytes_on_gpu, full_only, needs_enable, not_native, run_python, simulated, succeeds
 
 pages_only = pytest.mark.skipif(not PAGES, reason="segments cannot sleep")
 
@@ -51,6 +51,91 @@ def test_what_is_not_saved_is_lost():
     cachalot.release_physical("cache")
     cachalot.restore_physical("cache")
     assert not torch.equal(cache.cpu(), torch.ones(1000, dtype=torch.int32))
+
+
+@pages_only
+def test_memory_gives_way_before_memory_runs_out_and_comes_back():
+    import cachalot
+
+    before = {region.tag for region in cachalot.regions()}
+    with cachalot.region("adapter"):
+        adapter = torch.arange(200_000, dtype=torch.int32).cuda()
+    cachalot.make_evictable("adapter", priority=3)
+    (region,) = [region for region in cachalot.regions() if region.tag == "adapter"]
+    assert "adapter" not in before
+    assert (region.is_evictable, region.priority, region.holds) == (True, 3, 0)
+    everything = torch.cuda.mem_get_info()[0] + region.reserved_bytes
+    large = bytes_on_gpu(everything // (2 * MiB) * 2 * MiB - 1 * MiB)
+    (region,) = [region for region in cachalot.regions() if region.tag == "adapter"]
+    assert region.is_asleep
+    with pytest.raises(torch.OutOfMemoryError):
+        cachalot.ensure("adapter")
+    del large
+    with cachalot.ensure("adapter") as hold:
+        assert not hold.is_lost
+        assert torch.equal(adapter.cpu(), torch.arange(200_000, dtype=torch.int32))
+        with pytest.raises(torch.OutOfMemoryError):
+            bytes_on_gpu(everything // (2 * MiB) * 2 * MiB - 1 * MiB)
+    assert cachalot.give_way("16MiB") >= 2 * MiB
+    cachalot.make_resident("adapter")
+    cachalot.restore_physical("adapter")
+
+
+@pages_only
+def test_lost_content_is_made_again():
+    import cachalot
+
+    calls = []
+
+    def refill():
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise KeyError("not yet")
+        tensor.fill_(7)
+
+    with cachalot.region("derived"):
+        tensor = torch.full((1000,), 7, device="cuda", dtype=torch.int32)
+    cachalot.make_evictable("derived", save=False, refill=refill)
+    cachalot.release_physical("derived")
+    with pytest.raises(KeyError, match="not yet"):
+        cachalot.ensure("derived")
+    first = cachalot.ensure("derived")
+    second = cachalot.ensure("derived")
+    assert len(calls) == 2 and not first.is_lost and not second.is_lost
+    (region,) = [region for region in cachalot.regions() if region.tag == "derived"]
+    assert region.holds == 2
+    first.release()
+    first.release()
+    del second
+    (region,) = [region for region in cachalot.regions() if region.tag == "derived"]
+    assert region.holds == 0
+    cachalot.make_evictable("derived", save=False)
+    cachalot.release_physical("derived")
+    assert cachalot.ensure("derived").is_lost
+    assert not cachalot.ensure("derived").is_lost
+    cachalot.make_resident("derived")
+
+
+@not_native
+@full_only
+def test_memory_that_cannot_give_way_is_refused_with_the_rule():
+    import cachalot
+
+    for arguments, text in (
+        ({"save": "disk"}, "save is 'disk'"),
+        ({"save": "file"}, "folder is None"),
+        ({"refill": print}, "save is 'pinned'; with a refill it must be False"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            cachalot.make_evictable("x", **arguments)
+    with pytest.raises(RuntimeError, match="must not be empty" if PAGES else "must not be empty|needs heap:pages"):
+        cachalot.make_evictable("")
+    with pytest.raises(RuntimeError, match="no memory was ever tagged 'nobody'" if PAGES else "needs heap:pages"):
+        cachalot.ensure("nobody")
+    with pytest.raises(ValueError, match="much"):
+        cachalot.give_way("much")
+    with pytest.raises(TypeError, match="pool is 3; it must be a torch.cuda.MemPool"):
+        cachalot.make_plain(3)
 
 
 @pages_only

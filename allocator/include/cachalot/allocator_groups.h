@@ -178,7 +178,7 @@ class AllocatorLimits : private AllocatorGroup {
   /// over heap:pages of all sizes; over the other heaps, for the stream that asks first, sizes of
   /// more than 1 MiB, and from a 32nd of the bytes (at least 2 MiB) smaller ones. Memory that is
   /// cached already is bound to streams and does not count.
-  /// Garbage collection does not give the memory back. trim, empty_cache and the recovery of a
+  /// Garbage collection and empty_cache do not give the memory back. trim and the recovery of a
   /// request that finds no memory do.
   /// Throws OutOfMemory if the device or a limit does not have the room, with as much held as
   /// before, or less, since cached memory was given back first. Throws InvalidArgument for 1 EiB
@@ -357,10 +357,10 @@ class AllocatorSleep : private AllocatorGroup {
   void restore_physical(PoolId pool, int device = kAllDevices);
   /// Makes the tag evictable: its memory gives way, as by release_physical, where a request or a
   /// restore_physical would otherwise throw OutOfMemory, and to give_way; but not while it is held
-  /// (ensure), while a thread is in a region of the tag, and while a graph is captured. The tag with
-  /// the lowest priority gives way first, of several the tag that was ensured longest ago. To bring
-  /// back an evictable tag, others give way up to its own priority. A tag for which the host has no
-  /// memory, or its folder no room, stays. Needs heap:pages. Makes the tag if there is none.
+  /// (ensure), while a thread is in a region of the tag, and while a graph is captured. The tag
+  /// with the lowest priority gives way first, of several the tag that was ensured longest ago. To
+  /// bring back an evictable tag, others give way up to its own priority. A tag for which the host
+  /// has no memory, or its folder no room, stays. Needs heap:pages. Makes the tag if there is none.
   /// Throws InvalidArgument for an empty tag, another heap, and a folder in which no file can be
   /// made.
   void make_evictable(std::string_view tag, const EvictOptions& options, int device = kAllDevices);
@@ -370,8 +370,8 @@ class AllocatorSleep : private AllocatorGroup {
   /// Wakes the tag if it is asleep, has its lost content made again (EvictOptions::refill), and
   /// holds it: until let_go it does not give way. Holds are counted. Work that uses the memory is
   /// to be queued under a hold; it need not be done at let_go, since an eviction waits for it.
-  /// Returns true if the content was lost, by an eviction or a release_physical that kept nothing,
-  /// and the tag has no `refill`; the next call returns false.
+  /// Returns true if this woke memory whose content was lost, by an eviction or a release_physical
+  /// that kept nothing, and the tag has no `refill`; the next call returns false.
   /// Throws the errors of restore_physical and those of `refill`; the tag is then not held.
   /// Blocks: concurrent calls of ensure, while memory comes back.
   bool ensure(std::string_view tag, int device = kAllDevices);

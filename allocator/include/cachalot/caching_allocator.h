@@ -163,10 +163,11 @@ class CachingAllocator : public AllocatorFigures,
   /// Throws InvalidArgument if the stream was destroyed already, and if it captures a graph.
   void stream_ends(Stream stream);
 
-  /// Gives cached segments without a live block back to the device; those of a private pool only
-  /// once all its users have released it. With a pool id, only segments of that private pool go
-  /// back. Does nothing while a stream captures a graph. On a thread that is redirected into a pool
-  /// it leaves the default pool alone (PyTorch's rule).
+  /// Gives cached segments without a live block back to the device, except for memory of reserve
+  /// that no stream has used; those of a private pool only once all its users have released it.
+  /// With a pool id, only segments of that private pool go back. Does nothing while a stream
+  /// captures a graph. On a thread that is redirected into a pool it leaves the default pool alone
+  /// (PyTorch's rule).
   /// Blocks: until other streams are done with freed memory.
   void empty_cache(int device = kAllDevices, PoolId pool = {});
   /// Returns every thread's cached blocks to the shared heap. empty_cache and a request that would

@@ -258,11 +258,34 @@ def _file_name(source: Path) -> str:
     return f"{source.stem}-{digest.hexdigest()[:16]}.so"
 
 
+def compile_for_libtorch(target: Path, libtorch: Path | None, *, preload: bool) -> None:
+    """Compiles the library of cachalot::enable_torch for C++ programs, or one to preload, into `target`.
+
+    Args:
+        libtorch: the folder of libtorch, with include and lib; None: that of the PyTorch found.
+    """
+    if libtorch is None:
+        headers, libraries, cuda = _torch_headers(), _torch_headers().parent / "lib", cuda_headers()
+    else:
+        headers, libraries, cuda = libtorch / "include", libtorch / "lib", _toolkit_headers()
+    version = headers / "torch/csrc/api/include/torch/version.h"
+    if not version.is_file():
+        raise AdapterError(f"{headers.parent} is not libtorch's folder: there is no {version}")
+    flags = [f"-Wl,-rpath,{folder}" for folder in (LIBRARY.parent, libraries.resolve())]
+    command = [*COMPILE_FLAGS, *include_flags(headers, cuda), *(["-DCACHALOT_PRELOAD"] if preload else [])]
+    command += [str(SOURCES / "enable_torch.cpp"), *link_flags(libraries, LIBRARY.parent), *flags]
+    _run_compiler(command, target)
+
+
 def _compile(source: Path, target: Path, dependencies: Path | None = None) -> None:
-    """Writes `target` in one step: another process may be compiling it, too, or already use it."""
-    command = [*_compiler(), "-shared", *COMPILE_FLAGS, *include_flags(_torch_headers(), cuda_headers())]
+    command = [*COMPILE_FLAGS, *include_flags(_torch_headers(), cuda_headers())]
     command += ["-MD", "-MF", str(dependencies)] if dependencies else []
-    command += [str(source), *_link_flags()]
+    _run_compiler([*command, str(source), *_link_flags()], target)
+
+
+def _run_compiler(arguments: list[str], target: Path) -> None:
+    """Writes `target`, a library, in one step: another process may be compiling it, too, or already use it."""
+    command = [*_compiler(), "-shared", *arguments]
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -271,7 +294,7 @@ def _compile(source: Path, target: Path, dependencies: Path | None = None) -> No
             child = environment.copied("LD_PRELOAD")
             run = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, env=child)
             if run.returncode:
-                raise AdapterError(f"'{command[0]}' could not compile {source}: {_first_error(run.stderr)}")
+                raise AdapterError(f"'{command[0]}' could not compile {target.name}: {_first_error(run.stderr)}")
             output.chmod(0o755)
             os.replace(output, target)
     except OSError as error:
@@ -319,11 +342,7 @@ def cuda_headers() -> Path:
 
     major = str(torch.version.cuda).partition(".")[0]
     wheels = Path(torch.__file__).parent.parent / "nvidia"
-    candidates = [wheels / f"cu{major}" / "include", wheels / "cuda_runtime" / "include"]
-    candidates += [Path(home) / "include" for home in environment.given(("CUDA_HOME", "CUDA_PATH")).values()]
-    nvcc = shutil.which("nvcc")
-    candidates += [Path(nvcc).resolve().parent.parent / "include"] if nvcc else []
-    candidates += [Path("/usr/local/cuda/include")]
+    candidates = [wheels / f"cu{major}" / "include", wheels / "cuda_runtime" / "include", *_toolkits()]
     for folder in candidates:
         if _cuda_major(folder) == major:
             return folder
@@ -331,6 +350,22 @@ def cuda_headers() -> Path:
         f"the headers of CUDA {major} were not found (looked in {', '.join(map(str, candidates))}): "
         f"install the CUDA toolkit, or nvidia-cuda-runtime with pip, or set CUDA_HOME"
     )
+
+
+def _toolkits() -> list[Path]:
+    """Returns the folders where headers of a CUDA toolkit may be."""
+    folders = [Path(home) / "include" for home in environment.given(("CUDA_HOME", "CUDA_PATH")).values()]
+    nvcc = shutil.which("nvcc")
+    folders += [Path(nvcc).resolve().parent.parent / "include"] if nvcc else []
+    return [*folders, Path("/usr/local/cuda/include")]
+
+
+def _toolkit_headers() -> Path:
+    """The folder of cuda_runtime_api.h of the toolkit that is found first."""
+    for folder in _toolkits():
+        if _cuda_major(folder) is not None:
+            return folder
+    raise AdapterError("no CUDA toolkit was found, whose headers libtorch's need: set CUDA_HOME to its folder")
 
 
 def _cuda_major(folder: Path) -> str | None:

@@ -56,6 +56,11 @@ _FUNCTIONS: Functions = {
     "end_tagged": (ctypes.c_char_p, ctypes.c_int),
     "restore_physical": (ctypes.c_char_p, ctypes.c_int),
     "tags_json": (),
+    "read_saved": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int)),
+    "make_evictable": (ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int),
+    "make_resident": (ctypes.c_char_p, ctypes.c_int),
+    "ensure": (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int)),
+    "let_go": (ctypes.c_char_p, ctypes.c_int),
     "fragmentation": (ctypes.c_int, ctypes.POINTER(_Fragmentation)),
     "memory_stats_json": (ctypes.c_int,),
     "snapshot_json": (),
@@ -74,7 +79,6 @@ _FUNCTIONS: Functions = {
     "plug_collect_garbage": (ctypes.c_int,),
     "plug_release_physical": (ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int, ctypes.c_char_p),
     "plug_restore_pool_physical": (ctypes.c_ulonglong, ctypes.c_ulonglong),
-    "plug_read_saved": (ctypes.c_ulonglong, ctypes.c_void_p, ctypes.c_ulonglong, ctypes.POINTER(ctypes.c_int)),
     "plug_record_history": (ctypes.c_int, ctypes.c_long),
     "plug_memory_fraction": (ctypes.c_int, ctypes.POINTER(ctypes.c_double)),
     "plug_hide_launcher": (ctypes.c_char_p,),
@@ -120,6 +124,7 @@ class Plug:
         self._functions: dict[str, Any] = {}
         self.declare(_FUNCTIONS)
         self._trim = self.function("trim", ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+        self._give_way = self.function("give_way", ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
         self._last_error = self.function("last_error", ctypes.c_char_p)
         self._last_error_code = self.function("last_error_code", ctypes.c_int)
         self._free_text = self.function("string_free", None, ctypes.c_void_p)
@@ -195,7 +200,14 @@ class Plug:
 
     def trim(self, keep: int, device: int) -> int:
         """Gives cached memory back while at least `keep` bytes stay held; returns the bytes given back."""
-        count = int(self._trim(keep, device))
+        return self._count(self._trim(keep, device))
+
+    def give_way(self, size: int, device: int) -> int:
+        """Gives `size` bytes back as far as possible, of evictable tags, too; returns the bytes given back."""
+        return self._count(self._give_way(size, device))
+
+    def _count(self, count: int) -> int:
+        """Returns a count whose 0 may be a failure."""
         if count == 0:
             self._raise_if_failed(self._last_error_code(), RuntimeError, ValueError)
         return count

@@ -64,7 +64,7 @@ def set_limit(limit: str | int | None, device: Device = None) -> None:
         ValueError: `limit` has another form. The limit stays as it was.
         EnableError: cachalot is not enabled.
     """
-    require_enabled().plug.call("set_limit", _text(limit), index_of(device), bad_input=ValueError)
+    require_enabled().plug.call("set_limit", size_text(limit), index_of(device), bad_input=ValueError)
 
 
 def set_soft_limit(
@@ -96,7 +96,7 @@ def set_soft_limit(
         _keep_callback(index, on_soft)
         try:
             callback = plug.address("cachalot_plug_on_soft_limit") if on_soft else None
-            plug.call("set_soft_limit", _text(limit), callback, _ON_SOFT_ADDRESS, index, bad_input=ValueError)
+            plug.call("set_soft_limit", size_text(limit), callback, _ON_SOFT_ADDRESS, index, bad_input=ValueError)
         except BaseException:
             _keep_callback(index, before)
             raise
@@ -132,7 +132,7 @@ def trim(keep: str | int = 0, device: Device = None) -> int:
     """
     plug = require_enabled().plug
     index = index_of(device)
-    return plug.trim(plug.bytes_of(_text(keep)), index)
+    return plug.trim(plug.bytes_of(size_text(keep)), index)
 
 
 def reserve(size: str | int, device: Device = None) -> None:
@@ -142,8 +142,8 @@ def reserve(size: str | int, device: Device = None) -> None:
     heaps those of the stream that allocates first, from a 32nd of the memory those of up to 1 MiB, from the rest larger ones.
     Private pools, regions and graph captures do not use it. Memory that is cached already belongs to streams and does not count.
 
-    Garbage collection keeps the memory; `trim`, torch.cuda.empty_cache and the recovery of an allocation that finds no memory
-    give it back.
+    Garbage collection and torch.cuda.empty_cache keep the memory, so that it is still there after a capture of a graph; `trim` and the
+    recovery of an allocation that finds no memory give it back.
 
     Args:
         size: bytes, or a size such as "8GiB".
@@ -156,10 +156,10 @@ def reserve(size: str | int, device: Device = None) -> None:
     """
     plug = require_enabled().plug
     index = index_of(device)
-    plug.call("reserve", plug.bytes_of(_text(size)), index, bad_input=ValueError)
+    plug.call("reserve", plug.bytes_of(size_text(size)), index, bad_input=ValueError)
 
 
-def _text(size: str | int | None) -> bytes:
+def size_text(size: str | int | None) -> bytes:
     return b"none" if size is None else str(size).encode()
 
 

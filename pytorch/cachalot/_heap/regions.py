@@ -31,6 +31,9 @@ class Region:
     reserved_bytes: int  # held from the device
     asleep_bytes: int  # given back to the device until restore_physical
     requested_bytes: int = 0  # asked for by its live tensors, asleep or not
+    is_evictable: bool = False  # it gives way when memory runs short (make_evictable)
+    priority: int = 0  # of an evictable tag: the lowest gives way first
+    holds: int = 0  # while there are any, it does not give way (ensure)
 
 
 @contextlib.contextmanager
@@ -91,7 +94,7 @@ def release_physical(of: Sleeper | Iterable[Sleeper], *, save: Save = False, fol
         TypeError: `of` is neither a tag nor a pool nor several of them; nothing was done.
     """
     plug = require_enabled().plug
-    keep, path = _keep(save, folder)
+    keep, path = keep_of(save, folder)
     for sleeper in _sleepers(of):
         plug.call("plug_release_physical", *sleeper, keep, path)
 
@@ -125,7 +128,7 @@ def read_saved(address: int, to: int, size: int) -> bool:
         size: in bytes.
     """
     is_kept = ctypes.c_int()
-    require_enabled().plug.call("plug_read_saved", address, to, size, is_kept)
+    require_enabled().plug.call("read_saved", address, to, size, is_kept)
     return is_kept.value != 0
 
 
@@ -166,9 +169,10 @@ def make_plain(pool: torch.cuda.MemPool) -> None:
         RuntimeError: no GPU has the pool.
         TypeError: `pool` is not a torch.cuda.MemPool.
     """
-    tag, first, second = _sleeper(pool)
-    if tag is not None:
-        raise TypeError(f"{pool!r} is not a torch.cuda.MemPool")
+    try:
+        first, second = pool.id
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"pool is {pool!r}; it must be a torch.cuda.MemPool") from None
     require_enabled().plug.call("plug_set_plain", first, second)
 
 
@@ -192,7 +196,7 @@ def pools() -> list[dict[str, Any]]:
     return found
 
 
-def _keep(save: Save, folder: str | os.PathLike[str] | None) -> tuple[int, bytes | None]:
+def keep_of(save: Save, folder: str | os.PathLike[str] | None) -> tuple[int, bytes | None]:
     """Returns what the library takes: a Keep, and the folder of Keep::file."""
     if save is not True and save is not False and save not in ("pinned", "file"):
         raise ValueError(f"save is {save!r}; it must be True, False, 'pinned' or 'file'")
