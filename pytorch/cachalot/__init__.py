@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from ._base.errors import EnableError
     from ._bindings.plug import include_path, library_path
     from ._heap.enabled import enabled_mode, is_enabled
+    from ._heap.evictable import Hold, ensure, give_way, make_evictable, make_resident
     from ._heap.guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._heap.libraries import LibraryError, LibraryUsage, library_usage
     from ._heap.limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
