@@ -166,14 +166,16 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
 
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
 
-// Free plain memory of the stream. A segment that is free as a whole serves requests for most of it alone: when memory runs
-// short it can go back, as long as no piece of it is live.
+// Free plain memory of the stream. A segment that is free as a whole serves requests for most of it alone where it can go back
+// when memory runs short, as long as no piece of it is live: not that of a private pool, nor during a capture.
 Block* PageGrowth::Search::take_plain(Growing& growing) {
+  const PrivatePool* const owner = request_.pool().owner();
   Request plain = request_;
   plain.arena = state_.plain_beside(request_.pool(), growing).find(request_.stream().key);
   Block* const block = plain.arena != nullptr ? state_.find_free(plain, growing) : nullptr;
-  const bool serves = block != nullptr && (block->is_split() || block->size() - request_.rounded <= block->size() / 8);
-  return serves ? block : nullptr;
+  if (block == nullptr) return nullptr;
+  const bool may_go_back = owner == nullptr && !state_.capturing(growing) && !block->is_split();
+  return may_go_back && block->size() - request_.rounded > block->size() / 8 ? nullptr : block;
 }
 
 Block* PageGrowth::Search::remap_after_draining(Growing& growing) {

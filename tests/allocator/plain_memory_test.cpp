@@ -104,6 +104,18 @@ TEST_F(PlainMemory, ServesPagesOnceItIsFreeBeforeNewMemoryDoes) {
   allocator.deallocate(next);
 }
 
+TEST_F(PlainMemory, OfAPoolInUseServesPagesAsItCannotGoBack) {
+  allocator.create_or_retain_pool(0, kPlainPool);
+  const InPool in_pool(allocator, kPlainPool);
+  allocator.configure("expandable_segments:False");
+  allocator.deallocate(world.allocate(64 * kMiB));
+  allocator.configure("expandable_segments:True");
+  void* const ptr = world.allocate(8 * kMiB);
+  EXPECT_EQ(world.reserved(), 64 * kMiB);
+  EXPECT_TRUE(is_plain(ptr));
+  allocator.deallocate(ptr);
+}
+
 TEST_F(PlainMemory, OfTheOneKindIsGivenBackWhenTheOtherRunsOut) {
   World tight(256 * kMiB, "heap:pages");
   tight.allocator.deallocate(tight.allocate(200 * kMiB));
