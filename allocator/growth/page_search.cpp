@@ -167,9 +167,11 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
 
 // Free plain memory of the stream. A segment that is free as a whole serves requests for most of it alone where it can go back
-// when memory runs short, as long as no piece of it is live: not that of a private pool, nor during a capture.
+// when memory runs short, as long as no piece of it is live: not that of a private pool, nor during a capture. The memory of a
+// tag is to sleep, which plain memory cannot.
 Block* PageGrowth::Search::take_plain(Growing& growing) {
   const PrivatePool* const owner = request_.pool().owner();
+  if (owner != nullptr && !owner->tag.empty()) return nullptr;
   Request plain = request_;
   plain.arena = state_.plain_beside(request_.pool(), growing).find(request_.stream().key);
   Block* const block = plain.arena != nullptr ? state_.find_free(plain, growing) : nullptr;

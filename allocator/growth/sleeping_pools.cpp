@@ -32,10 +32,12 @@ PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const
   return pool;
 }
 
+// Of segments that are free as a whole nothing counts: they go back before the pool sleeps.
 std::size_t SleepingPools::plain_bytes(const PrivatePool& pool, const Held& /*held*/) const {
   std::size_t bytes = 0;
   for (const auto& [address, head] : state_.blocks.segments()) {
     if (head->arena->pool.owner() != &pool || head->arena->in_ranges) continue;
+    if (head->is_free() && !head->is_split()) continue;
     for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
   }
   return bytes;
@@ -77,6 +79,7 @@ std::size_t SleepingPools::put_to_sleep(PrivatePool& pool, const SleepOptions& o
     driver().free_orphans(growing);
     if (was_asleep && awake == 0) return 0;
     frees_.synchronize(&pool, growing);
+    pool.plain.front().growth->release_free(&pool, Reservation::goes, growing);
     if (pages().handles_of(pool).empty()) return 0;  // a GPU that was never used is not to get a context now
     clocks_.finish_all_work(growing);
     if (!pools_.in_use(pool, growing))

@@ -197,6 +197,18 @@ TEST_F(PlainMemory, OfATagCannotSleep) {
   for (void* ptr : {usual, still_usual, asked_for}) allocator.deallocate(ptr);
 }
 
+TEST_F(PlainMemory, OfATagThatIsFreeNeitherHasItsPagesNorKeepsItAwake) {
+  allocator.begin_tagged("weights");
+  allocator.deallocate(plain(8 * kMiB));
+  void* const usual = world.allocate(8 * kMiB);
+  allocator.end_tagged("weights");
+  EXPECT_FALSE(is_plain(usual));
+  allocator.release_physical("weights", /*save=*/false);
+  EXPECT_EQ(world.reserved(), 0u);
+  allocator.restore_physical("weights");
+  allocator.deallocate(usual);
+}
+
 TEST_F(PlainMemory, IsAlignedAndContiguous) {
   void* const ptr =
       allocator.allocate(3 * kMiB, 0, nullptr, {.contiguous = true, .alignment = kMaxAlignment, .plain = true});
