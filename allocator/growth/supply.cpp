@@ -275,7 +275,7 @@ void Supply::throw_out_of_memory(Request request, const Context& context, Held& 
   caches_.gather(held);
   state_.ledger.ran_out({.pool_kind = request.pool().kind(),
                          .address = memory.free_bytes,
-                         .bytes = bytes,
+                         .bytes = request.rounded,
                          .stream = request.stream().handle,
                          .pool = request.pool().id(),
                          .context = context},

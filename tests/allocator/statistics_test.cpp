@@ -332,16 +332,16 @@ TEST(History, LeavesOutTheActionsToSkip) {
   EXPECT_EQ(trace_of(world).size(), 2u);  // the segment, the free
 }
 
-TEST(History, OfAnOutOfMemoryHasTheFreeBytesForAddress) {
+TEST(History, OfAnOutOfMemoryHasTheFreeBytesForAddressAndTheRoundedRequestForSize) {
   World world(30 * kMiB);
   world.allocator.record_history({.max_entries = 100});
-  EXPECT_THROW(world.allocate(31 * kMiB), OutOfMemory);
+  EXPECT_THROW(world.allocate(31 * kMiB - 1), OutOfMemory);
   bool seen = false;
   for (const Change& change : trace_of(world)) {
     if (change.action != Action::oom) continue;
     seen = true;
     EXPECT_EQ(change.address, 30 * kMiB);
-    EXPECT_EQ(change.bytes, 32 * kMiB);
+    EXPECT_EQ(change.bytes, 31 * kMiB) << "the segment would have 32 MiB";
   }
   EXPECT_TRUE(seen);
 }

@@ -49,7 +49,7 @@ struct Change {
   /// Address of the block or segment. For oom: bytes that were free on the device, as in PyTorch.
   Address address = 0;
   /// Bytes. For alloc, free_* and annotate: as requested; for segment_*: of the segment; for oom:
-  /// of the segment that was wanted; for snapshot: of the blocks in use.
+  /// of the request, rounded; for snapshot: of the blocks in use.
   std::size_t bytes = 0;
   std::size_t block_bytes = 0;  ///< for alloc and free_*: bytes of the block
   Stream stream = nullptr;      ///< stream that the memory is for
