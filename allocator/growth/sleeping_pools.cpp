@@ -32,7 +32,7 @@ PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const
   return pool;
 }
 
-// Of segments that are free as a whole nothing counts: they go back before the pool sleeps.
+// Returns the bytes of plain segments in use. The others go back before the pool sleeps.
 std::size_t SleepingPools::plain_bytes(const PrivatePool& pool, const Held& /*held*/) const {
   std::size_t bytes = 0;
   for (const auto& [address, head] : state_.blocks.segments()) {

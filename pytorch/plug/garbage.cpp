@@ -3,12 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "cachalot/stats.h"
 #include "pytorch/plug/python_api.h"
 
 namespace cachalot {
@@ -18,9 +19,11 @@ constexpr std::chrono::seconds kPatience{5};
 
 std::atomic<bool> is_collecting{true};
 
-std::size_t allocated_bytes(const CachingAllocator& allocator) {
-  std::size_t bytes = 0;
-  for (int device = 0; device < allocator.device_count(); ++device) bytes += allocator.memory_allocated(device);
+// Bytes freed until now. What other threads or __del__ allocate meanwhile leaves them as they are.
+std::int64_t freed_bytes(const CachingAllocator& allocator) {
+  std::int64_t bytes = 0;
+  for (int device = 0; device < allocator.device_count(); ++device)
+    bytes += allocator.memory_stats(device).allocated_bytes.all.freed;
   return bytes;
 }
 
@@ -60,7 +63,7 @@ void collect_elsewhere(const Python& python) {
 bool collect_python_garbage(const CachingAllocator& allocator) {
   const Python* const python = is_collecting.load() ? Python::instance() : nullptr;
   if (python == nullptr) return false;
-  const std::size_t before = allocated_bytes(allocator);
+  const std::int64_t before = freed_bytes(allocator);
   const Python::Permission permission(*python, /*may_take_gil=*/false);
   if (permission.is_given()) {
     const Python::RaisedException raised(*python);
@@ -72,7 +75,7 @@ bool collect_python_garbage(const CachingAllocator& allocator) {
       return false;
     }
   }
-  return allocated_bytes(allocator) < before;
+  return freed_bytes(allocator) > before;
 }
 
 void set_collecting(bool on) noexcept { is_collecting.store(on); }

@@ -557,6 +557,20 @@ def test_garbage_is_collected_before_memory_runs_out(on_a_thread):
     succeeds(run_python(CYCLES + fill + "\nassert torch.cuda.memory_stats()['num_ooms'] == 0\n"))
 
 
+def test_garbage_is_gone_although_as_much_is_allocated_meanwhile():
+    program = CYCLES + """
+class Successor(Cycle):
+    def __del__(self):
+        kept.append(torch.empty(300 << 20, dtype=torch.uint8, device="cuda:1"))
+
+kept = []
+Successor()
+torch.empty((8 << 30) - (200 << 20), dtype=torch.uint8, device="cuda")
+assert kept
+"""
+    succeeds(run_python(program))
+
+
 def test_garbage_may_stay():
     program = CYCLES + "try:\n    fill()\nexcept torch.OutOfMemoryError:\n    print('ran out')\n"
     preamble = f"import torch, cachalot\ncachalot.enable(gc_on_oom=False, mode={ENABLE_MODE!r})\n"
