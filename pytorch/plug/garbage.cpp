@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kPatience{5};
 
 std::atomic<bool> is_collecting{true};
 
-// Bytes freed until now. What other threads or __del__ allocate meanwhile leaves them as they are.
+// Returns the bytes freed until now, which no allocation changes: other threads and __del__ may allocate meanwhile.
 std::int64_t freed_bytes(const CachingAllocator& allocator) {
   std::int64_t bytes = 0;
   for (int device = 0; device < allocator.device_count(); ++device)
