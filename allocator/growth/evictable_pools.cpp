@@ -100,9 +100,10 @@ std::size_t EvictablePools::evict_one(const PrivatePool* but, int priority) {
     if (state_.capturing(growing)) return 0;
     const EvictOptions options = *pool->evictable;
     try {
+      sleeping_.require_may_sleep(pool->id, "eviction", growing);
       if (const std::size_t bytes = sleeping_.put_to_sleep(*pool, options.sleep, growing); bytes != 0) return bytes;
     } catch (const OutOfMemory&) {      // of the host
-    } catch (const InvalidArgument&) {  // the folder
+    } catch (const InvalidArgument&) {  // the folder, or plain memory that is in use
     }
     unable.insert(pool->id);
   }

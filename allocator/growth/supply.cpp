@@ -10,20 +10,27 @@
 
 CACHALOT_BEGIN
 
+// Plain memory of a lender serves requests for pages as well, after its pages.
 Block* Recovery::borrow(Request request, const Held& held) {
   if (request.pool().owner() != nullptr) return nullptr;
+  const bool wants_plain = state_.is_plain(request.pool(), held);
   for (const PoolId id : pools_.lenders(held)) {
     PrivatePool* owner = pools_.find(id, held);
     if (owner == nullptr || owner->is_asleep) continue;
-    Request borrowed = request;
-    BlockPool* pool = request.pool().kind() == PoolKind::small ? &owner->small : &owner->large;
-    if (state_.is_plain(request.pool(), held)) pool = &state_.plain_beside(*pool, held);
-    borrowed.arena = &streams_.arena_of(*pool, request.stream(), held);
-    // A growth that cannot tell where its handles end has none for a request in one handle.
-    if (request.contiguous && !pool->growth->may_scatter()) continue;
-    if (Block* block = pool->growth->find(borrowed, held)) return block;
+    BlockPool& usual = request.pool().kind() == PoolKind::small ? owner->small : owner->large;
+    BlockPool& plain = state_.plain_beside(usual, held);
+    Block* block = wants_plain ? nullptr : borrow_from(usual, request, held);
+    if (block == nullptr && (wants_plain || &plain != &usual)) block = borrow_from(plain, request, held);
+    if (block != nullptr) return block;
   }
   return nullptr;
+}
+
+Block* Recovery::borrow_from(BlockPool& pool, Request request, const Held& held) {
+  // A growth that cannot tell where its handles end has none for a request in one handle.
+  if (request.contiguous && !pool.growth->may_scatter()) return nullptr;
+  request.arena = &streams_.arena_of(pool, request.stream(), held);
+  return pool.growth->find(request, held);
 }
 
 void Recovery::release_default_pools(Growing& growing, Reservation reservation) {

@@ -50,6 +50,7 @@ class Recovery {
   void empty_cache(PoolId id, CacheBridge& caches);
 
  private:
+  Block* borrow_from(BlockPool& pool, Request request, const Held& held) CACHALOT_HELD;
   bool may_erase(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
 
   HeapState& state_;

@@ -116,6 +116,21 @@ TEST_F(PlainMemory, OfAPoolInUseServesPagesAsItCannotGoBack) {
   allocator.deallocate(ptr);
 }
 
+TEST_F(PlainMemory, OfAPoolThatLendsServesPagesBeforeMemoryRunsOut) {
+  allocator.create_or_retain_pool(0, kPlainPool);
+  allocator.set_use_on_oom(0, kPlainPool, true);
+  allocator.configure("expandable_segments:False");
+  {
+    const InPool in_pool(allocator, kPlainPool);
+    allocator.deallocate(world.allocate(800 * kMiB));
+  }
+  allocator.configure("expandable_segments:True");
+  void* const ptr = world.allocate(700 * kMiB);
+  EXPECT_TRUE(is_plain(ptr));
+  allocator.deallocate(ptr);
+  EXPECT_EQ(picture(allocator, kPlainPool), "free 838860800\n");
+}
+
 TEST_F(PlainMemory, OfTheOneKindIsGivenBackWhenTheOtherRunsOut) {
   World tight(256 * kMiB, "heap:pages");
   tight.allocator.deallocate(tight.allocate(200 * kMiB));
