@@ -101,8 +101,10 @@ void Process::take_base(Options base, std::optional<bool> expandable) {
     tell_of_heap();
     base.expandable_segments = false;
   }
-  const bool was_plain = is_plain_;
-  if (has_pages && expandable) is_plain_ = !*expandable;
+  const std::optional<bool> was_plain = is_plain_;
+  const bool is_switch =
+      has_pages || (allocator == nullptr && base_given_);  // the first settings are the environment's
+  if (is_switch && expandable) is_plain_ = !*expandable;
   try {
     const Options options = keeping_heap(amended_by_all(base, amendment_));
     if (allocator != nullptr) allocator->configure(options);
@@ -122,20 +124,29 @@ void Process::tell_of_heap() {
   }
 }
 
+// Returns the options that the allocator is made with.
+Options Process::first_options() const {
+  Options options = amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_);
+  if (uses_pages(options)) options.plain = is_plain_.value_or(options.plain);
+  return options;
+}
+
 // The page heap stays the heap, whatever became of the source that chose it, and its new memory is of the kind that a
 // switch asked for last.
 Options Process::keeping_heap(Options options) const {
   const CachingAllocator* const allocator = made();
   if (allocator == nullptr || !uses_pages(allocator->options())) return options;
   options.heap = HeapKind::pages;
-  options.plain = is_plain_;
+  options.plain = is_plain_.value_or(options.plain);
   return options;
 }
 
 void Process::amend(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Options options = keeping_heap(amended_by_all(base_, text));
-  if (CachingAllocator* const allocator = made()) allocator->configure(options);
+  CachingAllocator* const allocator = made();
+  if (allocator != nullptr) allocator->configure(options);
+  if (allocator == nullptr) is_plain_.reset();  // settings from before this heap was chosen switch nothing
   amendment_ = text;
 }
 
@@ -155,8 +166,7 @@ CachingAllocator& Process::make() {
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
   const bool publishes = is_publishing_asked_for();
-  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_),
-                                                      guard_factory(kernels_for));
+  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), first_options(), guard_factory(kernels_for));
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();
@@ -171,7 +181,7 @@ CachingAllocator& Process::make() {
 Options Process::options_now() {
   if (const CachingAllocator* const allocator = made()) return allocator->options();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_);
+  return first_options();
 }
 
 bool Process::has_pages() { return uses_pages(options_now()); }
@@ -179,7 +189,7 @@ bool Process::takes_pages() { return cachalot::takes_pages(options_now()); }
 
 std::size_t Process::pinned_limit() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_).pinned_limit;
+  return first_options().pinned_limit;
 }
 
 void Process::set_caching_enabled(bool enabled) {

@@ -78,6 +78,7 @@ class Process final : public ForkAware {
   void* allocate_placed(std::size_t bytes, int device, Stream stream);
   Options options_now();
   Options keeping_heap(Options options) const;
+  Options first_options() const;
   void take_base(Options base, std::optional<bool> expandable);
   void tell_of_heap();
 
@@ -86,7 +87,7 @@ class Process final : public ForkAware {
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
   std::vector<std::string> configured_;
-  bool is_plain_ = false;  // new memory of the page heap, by the last switch since the allocator was made
+  std::optional<bool> is_plain_;  // new memory of the page heap, by the last switch at run time
   bool told_of_heap_ = false;
   bool streams_end_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};

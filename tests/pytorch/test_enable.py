@@ -766,6 +766,29 @@ assert torch.cuda.memory_stats()["segment.all.current"] == 1
     )
 
 
+@full_only
+@pytest.mark.parametrize(
+    "config, said",
+    [("heap:pages", "expandable_segments:False"), ("heap:pages,expandable_segments:False", "max_split_size_mb:40")],
+    ids=["by a switch before it", "by the options"],
+)
+def test_new_memory_may_be_plain_from_the_first_on(config, said):
+    """It stays so when other settings change, until the next switch."""
+    process = run_python(
+        f"""
+        cachalot.enable({config!r})
+        kept = []
+        for said in ({said!r}, "max_split_size_mb:30", "expandable_segments:True"):
+            torch._C._accelerator_setAllocatorSettings(said)
+            kept.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
+        kinds = {{segment["address"]: segment["is_expandable"] for segment in torch.cuda.memory_snapshot()}}
+        print([kinds[tensor.data_ptr()] for tensor in kept])
+        """,
+        preamble=IMPORT,
+    )
+    assert succeeds(process).strip() == "[False, False, True]"
+
+
 @pytest.mark.parametrize(
     "given, said",
     [
