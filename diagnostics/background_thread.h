@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <ctime>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -17,6 +19,13 @@
 #include "base/process.h"
 
 CACHALOT_BEGIN
+
+// Returns the time of a clock in nanoseconds: that of Unix, or the processor time of the thread, say.
+inline std::int64_t now_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 class BackgroundThread : private ForkAware {
  public:

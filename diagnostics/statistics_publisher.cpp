@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -172,12 +171,6 @@ class PagesAtExit final : ForkAware {
   SleepingMutex mutex_;
   std::set<std::string> paths_ CACHALOT_GUARDED_BY(mutex_);
 };
-
-std::int64_t now_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 StatisticsPageHeader new_header(std::size_t devices) {
   StatisticsPageHeader header{};

@@ -39,7 +39,6 @@ ALLOWED = {
     ("header", "allocator/device/cuda_completion_words.h", ""): "a part of CudaDevice, which would have 900 lines with it",
     ("header", "allocator/device/cuda_handle_form.h", ""): "a part of CudaDevice, which would have 900 lines with it",
     ("class", "allocator/growth/page_search.cpp", "PageGrowth"): "PageGrowth::Search, the search of one request, and obtain, which begins it",
-    ("header", "diagnostics/background_thread.h", ""): "a thread that repeats work, apart from the work of the publisher",
     ("header", "simulator/device/simulated_devices.h", ""): "the seam of the C library: the devices of its environment",
     ("header", "allocator/pages/slots.h", ""): "the arithmetic of slots, which tests look at without a page heap",
     ("folder", "pytorch/cachalot", ""): "the package's public names; its modules are in rooms",
