@@ -80,7 +80,7 @@ cachalot_test(reference EACH_CASE PROGRAMS TOOLS WORKS
 cachalot_test(analysis TOOLS
   SOURCES causes_test.cpp checks_test.cpp difference_test.cpp foundation_test.cpp log_text_test.cpp oom_message_test.cpp)
 cachalot_test(exports TOOLS SOURCES exports_test.cpp)
-cachalot_test(top TOOLS COMMAND SOURCES page_reader_test.cpp prometheus_test.cpp top_test.cpp)
+cachalot_test(top TOOLS COMMAND SOURCES budget_command_test.cpp page_reader_test.cpp prometheus_test.cpp top_test.cpp)
 cachalot_test(html TOOLS SOURCES columns_test.cpp html_report_test.cpp ranges_test.cpp)
 cachalot_test(tools TOOLS COMMAND
   SOURCES advise_command_test.cpp analysis_commands_test.cpp card_table_test.cpp cli_test.cpp compare_test.cpp expandable_segments_test.cpp fit_test.cpp

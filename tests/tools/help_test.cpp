@@ -20,8 +20,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {"snapshot", "simulate", "fit",  "compare", "replay",     "diff", "check",
-                                            "convert",  "run",      "gpus", "help",    "completion", "man"};
+const std::vector<std::string> kCommands = {"snapshot", "simulate", "fit",  "compare", "replay", "diff",       "check",
+                                            "convert",  "run",      "gpus", "budget",  "help",   "completion", "man"};
 
 Outcome cachalot(const std::string& arguments, const std::string& variables = "") {
   return run_command(fmt::format("{} '{}' {}", variables, CACHALOT_COMMAND, arguments));

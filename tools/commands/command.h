@@ -64,6 +64,7 @@ struct Declarations {
 };
 
 std::unique_ptr<Command> make_advise_command();
+std::unique_ptr<Command> make_budget_command();
 std::unique_ptr<Command> make_check_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_convert_command();

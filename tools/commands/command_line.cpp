@@ -109,6 +109,7 @@ class CommandLine {
                                            make_convert_command(),
                                            make_run_command(),
                                            make_top_command(),
+                                           make_budget_command(),
                                            make_gpus_command(),
                                            make_help_command(declarations_),
                                            make_completion_command(declarations_),

@@ -20,6 +20,7 @@ bool takes_value(const CLI::Option& option) { return option.get_items_expected_m
 std::vector<std::string> choices_of(std::string_view value) {
   if (value == "WHEN") return {"auto", "always", "never"};
   if (value == "SHELL") return {"bash", "zsh", "fish"};
+  if (value == "ACTION") return {"show", "set"};
   std::vector<std::string> keys;
   if (value == "GPU") {
     for (const simulator::GpuModel& model : simulator::gpu_models()) keys.emplace_back(model.key);

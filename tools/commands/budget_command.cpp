@@ -1,0 +1,117 @@
+// `cachalot budget`: shows and changes how processes divide the memory of a GPU.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/gpu_budget.h"
+#include "diagnostics/process_publisher.h"
+#include "tools/base/quoted.h"
+#include "tools/base/text_layout.h"
+#include "tools/commands/command.h"
+#include "tools/commands/help_text.h"
+
+namespace cachalot::tools {
+namespace {
+
+std::string table_of(const BudgetFigures& figures, const Style& style) {
+  std::string gpu = figures.gpu.empty() ? "" : " of " + printable(figures.gpu);
+  if (!figures.uuid.empty()) gpu += " " + figures.uuid;
+  std::string text = fmt::format("{}: {}{}, {}\n", Printable{figures.path}, format_bytes(figures.total_bytes), gpu,
+                                 format_count(figures.members.size(), "member"));
+  if (figures.members.empty()) return text;
+  constexpr auto kLine = "{:>8} {:>8} {:>11} {:>11} {:>11} {:>11} {:>11}  {}\n";
+  text += style.bold(fmt::format(kLine, "process", "share", "floor", "part", "held", "live", "given back", "name"));
+  for (const BudgetMember& member : figures.members) {
+    text += fmt::format(kLine, member.process_id, member.share, format_bytes(member.floor_bytes),
+                        format_bytes(member.part_bytes), format_bytes(member.held_bytes),
+                        format_bytes(member.live_bytes), format_bytes(member.given_back_bytes), Printable{member.name});
+  }
+  return text;
+}
+
+class BudgetCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "budget",
+        .usage = "[OPTIONS] ACTION [MEMBER]",
+        .summary = "Show and change how processes divide the memory of a GPU",
+        .details =
+            "Programs join the budget of their GPU by cachalot.join_budget() in Python, cachalot_join_budget() in C or "
+            "a GpuBudget in C++. A member's part is its floor, and of the total less all floors what its share is of "
+            "all shares. A member that holds more than its part gives cached memory back within a second; memory in "
+            "use is never touched.\n\n"
+            "show prints the members of each budget, set changes a member's share and floor, or the total. MEMBER is "
+            "the name of a member or the number of its process.\n\n"
+            "Without --path these are the budgets of this user in /dev/shm, or in the folder that CACHALOT_PUBLISH_DIR "
+            "names. Shares and floors hold until the member ends, the total until the file is removed.",
+        .examples = {{"Who has how much of the GPU?", "cachalot budget show"},
+                     {"Twice the share of the others, and at least 10 GiB:",
+                      "cachalot budget set train.py --share 2 --floor 10GiB"},
+                     {"Leave 8 GiB of 80 GiB to programs without cachalot:", "cachalot budget set --total 72GiB"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("ACTION", action_, "show or set")->required()->check(one_of_its_choices("ACTION"));
+    app.add_option("MEMBER", member_, "The member that set changes: its name, or the number of its process");
+    app.add_option("--share", share_, "The member's share, from 0.001 to 1000000")->type_name("SHARE");
+    app.add_option("--floor", floor_, "The least that the member's part has, such as 10GiB")->type_name("SIZE");
+    app.add_option("--total", total_, "The memory that is divided; by default the GPU's")->type_name("SIZE");
+    app.add_option("--path", path_, "The file of the budget")->type_name("FILE");
+    app.add_flag("--json", json_, "Print a JSON object for each budget, each on one line");
+  }
+
+  int run(const Styles& styles) override {
+    std::vector<std::string> paths = path_.empty() ? default_budget_paths() : std::vector{path_};
+    const std::string folder = publish_directory("");
+    CACHALOT_REQUIRE(!paths.empty(), "there is no budget of this user in {}: a program that joins makes it", folder);
+    if (action_ == "show") {
+      CACHALOT_REQUIRE(member_.empty() && !share_ && floor_.empty() && total_.empty(),
+                       "show changes nothing: set takes MEMBER, --share, --floor and --total");
+    } else {
+      CACHALOT_REQUIRE(paths.size() == 1, "there are {} budgets: name one by --path: {}", paths.size(),
+                       fmt::to_string(fmt::join(paths, ", ")));
+      change(paths.front());
+    }
+    for (const std::string& path : paths) {
+      const BudgetFigures figures = read_budget(path);
+      print(json_ ? to_json(figures) + "\n" : table_of(figures, styles.out));
+    }
+    return 0;
+  }
+
+ private:
+  void change(const std::string& path) const {
+    CACHALOT_REQUIRE(member_.empty() || total_.empty(), "--total is of all members: give it without '{:.60}'", member_);
+    if (!total_.empty()) {
+      CACHALOT_REQUIRE(!share_ && floor_.empty(), "--{} is of one member: give it without --total",
+                       share_ ? "share" : "floor");
+      return set_budget_total(path, parse_bytes(total_));
+    }
+    CACHALOT_REQUIRE(!member_.empty(), "set takes a MEMBER, or --total SIZE");
+    CACHALOT_REQUIRE(share_ || !floor_.empty(), "nothing is to be set of '{:.60}': give --share or --floor", member_);
+    set_budget(path, member_, share_, floor_.empty() ? std::nullopt : std::optional(parse_bytes(floor_)));
+  }
+
+  std::string action_;
+  std::string member_;
+  std::optional<double> share_;
+  std::string floor_;
+  std::string total_;
+  std::string path_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_budget_command() { return std::make_unique<BudgetCommand>(); }
+
+}  // namespace cachalot::tools
