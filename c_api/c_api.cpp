@@ -7,16 +7,23 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/process.h"
 #include "c_api/last_error.h"
 #include "c_api/seam.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
+#include "cachalot/gpu_budget.h"
 #include "cachalot/guard.h"
 #include "cachalot/options.h"
 #include "diagnostics/process_publisher.h"
@@ -138,6 +145,46 @@ SoftLimitCallback to_function(cachalot_soft_limit_callback callback, void* conte
     callback(&in_c, context);
   };
 }
+
+// The budgets that the process has joined, by device. Never destroyed: a member that ends with its process needs no more.
+class Budgets final : ForkAware {
+ public:
+  static Budgets& of_process() {
+    static Budgets& budgets = *new Budgets;
+    return budgets;
+  }
+
+  void join(int device, const BudgetOptions& options) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = joined_.find(device);
+    CACHALOT_REQUIRE(found == joined_.end(), "device {} is in the budget {:.300}: leave it before another is joined",
+                     device, found->second->path());
+    joined_.emplace(device, std::make_unique<GpuBudget>(process_allocator(), device, options));
+  }
+  void leave(int device) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    joined_.erase(device);
+  }
+  // Returns the path of the budget that was joined for the device; "" without one.
+  std::string path(int device) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = joined_.find(device);
+    return found == joined_.end() ? "" : found->second->path();
+  }
+
+ private:
+  // The memberships are the parent's, and stay where they are: another thread may have been using them.
+  void on_fork() noexcept override {
+    new (&mutex_) std::mutex;
+    new (&joined_) std::map<int, std::unique_ptr<GpuBudget>>;
+    adopt();
+  }
+
+  std::mutex mutex_;  // held while a budget is joined or left
+  std::map<int, std::unique_ptr<GpuBudget>> joined_;
+};
+
+std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace
 
@@ -378,4 +425,28 @@ int cachalot_publish(const char* directory) {
 
 int cachalot_stop_publishing(void) {
   return guarded([] { stop_publishing_process(); });
+}
+
+int cachalot_join_budget(double share, size_t floor, const char* name, const char* path, int tells, int device) {
+  return guarded([&] {
+    BudgetOptions options;
+    options.path = text_or_empty(path);
+    options.name = text_or_empty(name);
+    options.share = share;
+    options.floor_bytes = floor;
+    options.tells = tells != 0;
+    Budgets::of_process().join(device, options);
+  });
+}
+
+int cachalot_leave_budget(int device) {
+  return guarded([&] { Budgets::of_process().leave(device); });
+}
+
+char* cachalot_budget_json(const char* path, int device) {
+  return text_or_null([&] {
+    std::string file = path == nullptr ? Budgets::of_process().path(device) : path;
+    if (path == nullptr && file.empty()) file = default_budget_path(*process_allocator().device(device));
+    return to_json(read_budget(file));
+  });
 }

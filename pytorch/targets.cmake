@@ -61,8 +61,7 @@ function(cachalot_python_package)
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/plug/plug.h ${package}/native)
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/plug/host_plug.h ${package}/native)
   file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/allocator/include/cachalot/*.h)
-  foreach(header IN LISTS headers ITEMS ${PROJECT_SOURCE_DIR}/c_api/include/cachalot/c_api.h
-      ${PROJECT_SOURCE_DIR}/pytorch/include/cachalot/enable_torch.h)
+  foreach(header IN LISTS headers ITEMS ${c_library_headers} ${PROJECT_SOURCE_DIR}/pytorch/include/cachalot/enable_torch.h)
     cachalot_link(${header} ${package}/native/include/cachalot)
   endforeach()
   set(library ${package}/native/libcachalot_torch.so)
@@ -74,7 +73,7 @@ function(cachalot_python_package)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/pytorch/adapter DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   install(FILES ${PROJECT_SOURCE_DIR}/pytorch/plug/plug.h ${PROJECT_SOURCE_DIR}/pytorch/plug/host_plug.h DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/allocator/include/cachalot DESTINATION include COMPONENT python EXCLUDE_FROM_ALL)
-  install(FILES ${PROJECT_SOURCE_DIR}/c_api/include/cachalot/c_api.h ${PROJECT_SOURCE_DIR}/pytorch/include/cachalot/enable_torch.h
+  install(FILES ${c_library_headers} ${PROJECT_SOURCE_DIR}/pytorch/include/cachalot/enable_torch.h
     DESTINATION include/cachalot COMPONENT python EXCLUDE_FROM_ALL)
   if(DEFINED SKBUILD)
     install(FILES ${package}/_version.py DESTINATION ${SKBUILD_PLATLIB_DIR}/cachalot COMPONENT python EXCLUDE_FROM_ALL)

@@ -3,7 +3,7 @@
 
     tests/abi/check_abi.py [--header FILE] [--update | --self-test] [--cc COMPILER]
 
-A shared library is made of the header alone: a function with an empty body for each function, and for each constant an array of
+A shared library is made of the headers alone: a function with an empty body for each function, and for each constant an array of
 that many characters, so that its value is part of a type. abidw describes it; abidiff compares the descriptions. c_api.cpp
 includes the same header, so its functions have these types, and the test layers.exports compares what libcachalot.so exports.
 
@@ -35,7 +35,8 @@ def soname():
 
 
 def library_source(header):
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+    files = [header, *(file for file in sorted(HEADER.parent.glob("*.h")) if file != HEADER)]
+    text = re.sub(r"/\*.*?\*/", "", "\n".join(file.read_text() for file in files), flags=re.DOTALL)
     functions = re.findall(r"^CACHALOT_API ([^;]+);", text, flags=re.MULTILINE)
     constants = [name for body in re.findall(r"enum \{(.*?)\}", text, flags=re.DOTALL)
                  for name in re.findall(r"^\s*(CACHALOT_\w+)", body, flags=re.MULTILINE)]
@@ -53,7 +54,7 @@ def describe(header, cc, path):
         source, library = pathlib.Path(folder) / "abi.c", pathlib.Path(folder) / "libcachalot.so"
         source.write_text(library_source(header))
         subprocess.run([cc, "-std=c99", "-g", "-fPIC", "-shared", "-nostdlib", f"-Wl,-soname,{soname()}",
-                        f"-I{ROOT / 'allocator/include'}", str(source), "-o", str(library)], check=True)
+                        f"-I{ROOT / 'allocator/include'}", f"-I{HEADER.parents[1]}", str(source), "-o", str(library)], check=True)
         subprocess.run(["abidw", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "--no-architecture", "--out-file",
                         str(path), str(library)], check=True)
     path.write_text(re.sub(r" path='[^']*' language='[^']*'", "", path.read_text()))

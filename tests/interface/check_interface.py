@@ -138,14 +138,14 @@ REASONS = {
 OTHERS = {
     "Plug": ["start", "descriptor_socket", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "last_error_code", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
-              "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json"],
+              "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json", "join_budget", "leave_budget", "budget_json"],
     "hooks": ["init", "plug_hide_launcher", "plug_bytes"],
 }
 
 HEADERS = {
     "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_groups.h"],
     "Plug": ["pytorch/plug/plug.h"],
-    "C API": ["c_api/include/cachalot/c_api.h"],
+    "C API": ["c_api/include/cachalot/*.h"],
     "hooks": ["pytorch/plug/hooks.h", "pytorch/plug/limit_hooks.cpp"],
 }
 

@@ -1,6 +1,6 @@
 /** @file
  * The C interface of cachalot, a caching allocator of GPU memory: library libcachalot.so, and
- * libcachalot_torch.so in a process of PyTorch.
+ * libcachalot_torch.so in a process of PyTorch. Includes cachalot/c_processes.h.
  *
  *     void* p = cachalot_malloc(1 << 20, 0, stream);
  *     if (p == NULL) fputs(cachalot_last_error(), stderr);
@@ -468,26 +468,10 @@ CACHALOT_API int cachalot_reserve(size_t size, int device);
 
 /** @} */
 
-/** @name Statistics for other processes
- * CACHALOT_PUBLISH=1 does the same as cachalot_publish(NULL) without a change of the program, once
- * the allocator is first used. `cachalot top` shows the published statistics;
- * docs/reference/statistics_page.md describes the page.
- * @{ */
-
-/** Publishes the statistics of the allocator on a page in shared memory, until
- * cachalot_stop_publishing or the end of the process. Malloc and free do nothing for it.
- * `directory` is the folder of the page; NULL: the one that CACHALOT_PUBLISH_DIR names, or
- * /dev/shm.
- * Does nothing if they are published already.
- * Fails with CACHALOT_E_INVALID_ARGUMENT if the page cannot be made. */
-CACHALOT_API int cachalot_publish(const char* directory);
-
-/** Ends publishing and removes the page. Does nothing if nothing is published. */
-CACHALOT_API int cachalot_stop_publishing(void);
-/** @} */
-
 #ifdef __cplusplus
 }
 #endif
+
+#include "cachalot/c_processes.h"
 
 #endif /* CACHALOT_C_API_H_ */
