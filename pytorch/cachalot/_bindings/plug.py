@@ -70,6 +70,9 @@ _FUNCTIONS: Functions = {
     "reserve": (ctypes.c_size_t, ctypes.c_int),
     "publish": (ctypes.c_char_p,),
     "stop_publishing": (),
+    "join_budget": (ctypes.c_double, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+    "leave_budget": (ctypes.c_int,),
+    "budget_json": (ctypes.c_char_p, ctypes.c_int),
     # pytorch/plug has these:
     "plug_give_options": (ctypes.c_char_p,),
     "plug_settings": (ctypes.c_char_p,),
@@ -153,11 +156,12 @@ class Plug:
         """Takes PyTorch's settings over, in place of earlier ones; ValueError names key, value and rule."""
         self.call("plug_settings", text.encode(), error_type=ValueError)
 
-    def json(self, name: str, *arguments: Any) -> Any:
-        """Returns the JSON that a function returns as a text, parsed. RuntimeError if it fails."""
+    def json(self, name: str, *arguments: Any, bad_input: type[Exception] = RuntimeError) -> Any:
+        """Returns the JSON that a function returns as a text, parsed. RuntimeError if it fails; for the caller's mistake `bad_input`."""
         text = self._functions[name](*arguments)
         if text is None:
-            raise RuntimeError(self.last_failure()[1])
+            code, message = self.last_failure()
+            raise (bad_input if is_bad_input(code) else RuntimeError)(message)
         try:
             return json.loads(ctypes.string_at(text))
         finally:
