@@ -114,7 +114,7 @@ std::size_t BudgetTable::find(const std::string& member) const {
                                   question.empty() ? (names.empty() ? ", which has none" : "") : question));
 }
 
-void BudgetTable::require_sound() const {
+void BudgetTable::require_layout() const {
   const BudgetHeader& header = content.header;
   CACHALOT_REQUIRE(std::ranges::equal(header.magic, kBudgetMagic), "it is no budget");
   CACHALOT_REQUIRE(header.layout_version == kBudgetVersion, "its layout has version {}, and this library knows {}",
@@ -123,7 +123,10 @@ void BudgetTable::require_sound() const {
   CACHALOT_REQUIRE(header.page_bytes == usual.page_bytes && header.header_bytes == usual.header_bytes &&
                        header.entry_bytes == usual.entry_bytes && header.entry_count == usual.entry_count,
                    "its sizes are not those of its layout");
-  std::size_t left = header.total_bytes;
+}
+
+void BudgetTable::require_sound() const {
+  std::size_t left = content.header.total_bytes;
   CACHALOT_REQUIRE(left < kMostBytes, "it is damaged: a total of {} bytes", left);
   for (const BudgetEntry& entry : content.entries) {
     if (entry.is_used == 0) continue;
@@ -203,29 +206,26 @@ std::optional<std::uint32_t> BudgetPage::generation() const {
 
 BudgetTable BudgetPage::read() const {
   const Turn turn(*this, /*changes=*/false);
-  BudgetTable table = content();
-  free_dead(table);
-  return table;
+  return living(nullptr);
 }
 
-BudgetTable BudgetPage::content() const {
+BudgetTable BudgetPage::living(BudgetContent* raw) const {
   BudgetTable table;
   const ssize_t got = pread(descriptor_, &table.content, sizeof(table.content), 0);
   CACHALOT_REQUIRE(got == sizeof(table.content), "the budget {:.300} is cut short", path_);
+  if (raw != nullptr) *raw = table.content;
   try {
+    table.require_layout();
+    for (std::size_t i = 0; i < kBudgetEntries; ++i) {
+      BudgetEntry& entry = table.content.entries[i];
+      if (entry.is_used != 0 && own_ != i && !is_locked_by_another(i)) entry.is_used = 0;
+    }
     table.require_sound();
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(
         formatted("the budget {:.300}: {} (remove the file, and members make a new one)", path_, error.what()));
   }
   return table;
-}
-
-void BudgetPage::free_dead(BudgetTable& table) const {
-  for (std::size_t i = 0; i < kBudgetEntries; ++i) {
-    BudgetEntry& entry = table.content.entries[i];
-    if (entry.is_used != 0 && own_ != i && !is_locked_by_another(i)) entry.is_used = 0;
-  }
 }
 
 // The entries come first: a process that ends in between leaves a sound page, and members look at a page without a new generation

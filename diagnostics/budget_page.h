@@ -78,7 +78,8 @@ struct BudgetTable {
   void require_total(std::size_t bytes) const;
   // Returns the member's entry by its name or its process id.
   std::size_t find(const std::string& member) const;
-  // Throws where a page has values that none of these functions would have written.
+  // Throw where a page has values that no member would have written: in its layout, and in its total and the entries of members.
+  void require_layout() const;
   void require_sound() const;
 };
 
@@ -111,9 +112,8 @@ class BudgetPage : private ForkAware {
   template <typename Change>
   BudgetTable update(Change&& change) {
     const Turn turn(*this, /*changes=*/true);
-    BudgetTable table = content();
-    const BudgetContent before = table.content;
-    free_dead(table);
+    BudgetContent before;
+    BudgetTable table = living(&before);
     change(table);
     write_changed(before, table.content);
     return table;
@@ -141,8 +141,8 @@ class BudgetPage : private ForkAware {
   void close_file() noexcept;
   void open_file(Missing missing);
   void require_file() const;
-  BudgetTable content() const;
-  void free_dead(BudgetTable& table) const;
+  // Returns the sound page with its members, and in `raw`, if it is not null, the page as it is.
+  BudgetTable living(BudgetContent* raw) const;
   void write_changed(const BudgetContent& before, BudgetContent& after) const;
   void write(const void* bytes, std::size_t count, std::size_t offset) const;
   bool is_locked_by_another(std::size_t index) const;

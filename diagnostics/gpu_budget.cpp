@@ -111,19 +111,11 @@ class GpuBudget::Implementation final : public ForkAware {
   const std::string& path() const { return options_.path; }
   std::size_t part_bytes() const { return part_; }
 
-  // Everything that is given back for a budget is given back here.
-  //
-  // trim takes no piece that is larger than what is to go: where it leaves some, it is asked for more, until a piece is small enough.
+  // The only function that gives memory back for a budget.
   std::size_t give_back(std::size_t bytes) {
     if (is_inherited()) return 0;
-    std::size_t given = 0;
-    for (std::size_t more = 0; given < bytes; more = std::max(2 * more, 2 * kMiB)) {
-      const std::size_t held = allocator_.memory_reserved(device_);
-      const std::size_t cached = held - std::min(held, allocator_.memory_allocated(device_));
-      const std::size_t goal = std::min(bytes - given + more, cached);
-      given += allocator_.trim(held - goal, device_);
-      if (goal == cached) break;
-    }
+    const std::size_t held = allocator_.memory_reserved(device_);
+    const std::size_t given = allocator_.trim_to(held - std::min(bytes, held), device_);
     given_back_ += given;
     return given;
   }

@@ -77,7 +77,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._base.errors import EnableError
     from ._bindings.plug import include_path, library_path
-    from ._heap.budget import Budget, BudgetMember, Membership, budget, join_budget
+    from ._heap.budget import Budget, BudgetMember, BudgetMembership, budget, join_budget
     from ._heap.enabled import enabled_mode, is_enabled
     from ._heap.evictable import Hold, ensure, give_way, make_evictable, make_resident
     from ._heap.guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
@@ -116,16 +116,16 @@ if TYPE_CHECKING:
 
 # fmt: off
 __all__ = [
-    "AllocationSite", "AwakeReport", "AwakeRow", "Budget", "BudgetMember", "DeviceMemoryReport", "DistributedReport",
-    "EnableError", "EnabledLibraries", "Estimate", "EstimateError", "Fit", "FitError", "Fragmentation", "Hold", "Leak",
-    "LeakDetector", "LeakReport", "Lease", "LibraryError", "LibraryUsage", "Limits", "Membership", "MemoryCall",
-    "MemoryFinding", "MemoryReport", "MemoryRow", "Mode", "OutOfMemoryReport", "PoolSet", "PoolStats", "RankReport",
-    "Region", "SavedOnHost", "SoftLimit", "StatisticsLog", "Suspect", "TensorPool", "TrackReport", "__version__",
-    "awake_report", "budget", "check_memory", "contiguous", "distributed_report", "enable", "enable_all",
-    "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp",
-    "enabled_mode", "ensure", "estimate", "estimate_memory", "fit", "fragmentation", "give_way", "include_path",
-    "is_enabled", "is_pinned_enabled", "join_budget", "leaks", "library_path", "library_usage", "limits",
-    "log_statistics", "make_evictable", "make_plain", "make_resident", "memory_report", "on_out_of_memory",
+    "AllocationSite", "AwakeReport", "AwakeRow", "Budget", "BudgetMember", "BudgetMembership", "DeviceMemoryReport",
+    "DistributedReport", "EnableError", "EnabledLibraries", "Estimate", "EstimateError", "Fit", "FitError",
+    "Fragmentation", "Hold", "Leak", "LeakDetector", "LeakReport", "Lease", "LibraryError", "LibraryUsage", "Limits",
+    "MemoryCall", "MemoryFinding", "MemoryReport", "MemoryRow", "Mode", "OutOfMemoryReport", "PoolSet",
+    "PoolStats", "RankReport", "Region", "SavedOnHost", "SoftLimit", "StatisticsLog", "Suspect", "TensorPool",
+    "TrackReport", "__version__", "awake_report", "budget", "check_memory", "contiguous", "distributed_report",
+    "enable", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm",
+    "enable_warp", "enabled_mode", "ensure", "estimate", "estimate_memory", "fit", "fragmentation", "give_way",
+    "include_path", "is_enabled", "is_pinned_enabled", "join_budget", "leaks", "library_path", "library_usage",
+    "limits", "log_statistics", "make_evictable", "make_plain", "make_resident", "memory_report", "on_out_of_memory",
     "on_statistics", "onnxruntime_options", "pinned_stats", "plain", "publish", "region", "regions", "release_physical",
     "reserve", "restore_physical", "set_limit", "set_pinned_limit", "set_soft_limit", "stage", "stage_chunks", "stats",
     "stop_publishing", "track", "trim", "watch_leaks",
@@ -136,7 +136,7 @@ __all__ = [
 _MODULES = {
     "_base.errors": ("EnableError",),
     "_bindings.plug": ("include_path", "library_path"),
-    "_heap.budget": ("Budget", "BudgetMember", "Membership", "budget", "join_budget"),
+    "_heap.budget": ("Budget", "BudgetMember", "BudgetMembership", "budget", "join_budget"),
     "_heap.enabled": ("enabled_mode", "is_enabled"),
     "_heap.evictable": ("Hold", "ensure", "give_way", "make_evictable", "make_resident"),
     "_heap.guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),

@@ -66,6 +66,24 @@ TEST(Trim, KeepsAtLeastWhatItIsToKeep) {
   }
 }
 
+TEST(Trim, ToAnAmountGivesBackWhatIsAboveItByAsLittleAsPossible) {
+  for (const char* heap : kTrimmedHeaps) {
+    World world(4 * kGiB, heap);
+    void* const live = world.allocate(30 * kMiB);
+    std::vector<void*> cached;
+    for (int i = 1; i <= 5; ++i) cached.push_back(world.allocate(static_cast<std::size_t>(i) * 20 * kMiB));
+    for (void* ptr : cached) world.allocator.deallocate(ptr);
+    EXPECT_EQ(world.allocator.trim_to(330 * kMiB), 0u) << heap;
+    const std::size_t given = world.allocator.trim_to(100 * kMiB);
+    EXPECT_EQ(given + world.reserved(), 330 * kMiB) << heap;
+    EXPECT_LE(world.reserved(), 100 * kMiB) << heap;
+    EXPECT_GE(world.reserved(), 80 * kMiB) << heap << ": as much as the sizes of the units allow";
+    world.allocator.trim_to(0);
+    EXPECT_EQ(world.reserved(), 30 * kMiB) << heap << ": the rest is live";
+    world.allocator.deallocate(live);
+  }
+}
+
 TEST(Trim, LeavesLiveMemoryAlone) {
   for (const char* heap : kTrimmedHeaps) {
     World world(4 * kGiB, heap);

@@ -8,6 +8,7 @@
 
 #include "cachalot/cub_scratch.h"
 #include "cachalot/dlpack.h"
+#include "cachalot/gpu_budget.h"
 #include "cachalot/guard.h"
 #include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
@@ -39,6 +40,9 @@ static std::vector<Layout> layouts_here() {
       CACHALOT_LAYOUT(AllocationTrack),
       CACHALOT_LAYOUT(BlockMove),
       CACHALOT_LAYOUT(BlockSnapshot),
+      CACHALOT_LAYOUT(BudgetFigures),
+      CACHALOT_LAYOUT(BudgetMember),
+      CACHALOT_LAYOUT(BudgetOptions),
       CACHALOT_LAYOUT(CachingAllocator),
       CACHALOT_LAYOUT(CallFrame),
       CACHALOT_LAYOUT(CallStack),
@@ -53,6 +57,7 @@ static std::vector<Layout> layouts_here() {
       CACHALOT_LAYOUT(Fault),
       CACHALOT_LAYOUT(ForeignTensor),
       CACHALOT_LAYOUT(Fragmentation),
+      CACHALOT_LAYOUT(GpuBudget),
       CACHALOT_LAYOUT(GuardCall),
       CACHALOT_LAYOUT(GuardReport),
       CACHALOT_LAYOUT(HandleInfo),

@@ -296,6 +296,25 @@ TEST(GpuBudget, ADamagedPageBoundsNobodyUntilItIsRemoved) {
   }
 }
 
+TEST(GpuBudget, EntriesThatNoProcessHoldsAreFreeWhateverTheySay) {
+  const tools::TemporaryFile file;
+  set_budget_total(file.path(), 64 * kGiB);
+  std::string page = tools::read_whole(file.path());
+  BudgetContent content;
+  std::memcpy(&content, page.data(), sizeof(content));
+  for (BudgetEntry& entry : content.entries) {
+    entry.is_used = 1;
+    entry.share = -1;
+    entry.floor_bytes = 60 * kGiB;
+  }
+  page.assign(reinterpret_cast<const char*>(&content), sizeof(content));
+  std::ofstream(file.path()) << page;
+  EXPECT_EQ(names_in(file.path()), std::vector<std::string>{});
+  const Member member(file.path(), "one", 1, 60 * kGiB);
+  EXPECT_EQ(names_in(file.path()), std::vector<std::string>{"one"});
+  EXPECT_EQ(member.budget.part_bytes(), 64 * kGiB);
+}
+
 // --- Processes --------------------------------------------------------------------------------------------------------------
 
 // A child that is a member until it is told to end.

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +22,13 @@
 namespace cachalot::tools {
 namespace {
 
+// Members write their figures each second.
+std::string note_on(const BudgetMember& member) {
+  const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const std::int64_t age_s = (now - member.written_ns) / 1'000'000'000;
+  return age_s < 5 ? "" : fmt::format("  (stopped: its figures are {} s old)", age_s);
+}
+
 std::string table_of(const BudgetFigures& figures, const Style& style) {
   std::string gpu = figures.gpu.empty() ? "" : " of " + printable(figures.gpu);
   if (!figures.uuid.empty()) gpu += " " + figures.uuid;
@@ -29,9 +38,10 @@ std::string table_of(const BudgetFigures& figures, const Style& style) {
   constexpr auto kLine = "{:>8} {:>8} {:>11} {:>11} {:>11} {:>11} {:>11}  {}\n";
   text += style.bold(fmt::format(kLine, "process", "share", "floor", "part", "held", "live", "given back", "name"));
   for (const BudgetMember& member : figures.members) {
-    text += fmt::format(kLine, member.process_id, member.share, format_bytes(member.floor_bytes),
-                        format_bytes(member.part_bytes), format_bytes(member.held_bytes),
-                        format_bytes(member.live_bytes), format_bytes(member.given_back_bytes), Printable{member.name});
+    text +=
+        fmt::format(kLine, member.process_id, member.share, format_bytes(member.floor_bytes),
+                    format_bytes(member.part_bytes), format_bytes(member.held_bytes), format_bytes(member.live_bytes),
+                    format_bytes(member.given_back_bytes), printable(member.name) + note_on(member));
   }
   return text;
 }

@@ -61,7 +61,7 @@ struct BudgetFigures {
 ///
 /// A member's part is its floor, and of the total less all floors what its share is of all shares.
 /// A member that holds more than its part gives cached memory back until it holds as much, or has
-/// none left that AllocatorLimits::trim can give back; allocated memory is never touched, and no
+/// none left that AllocatorLimits::trim_to can give back; allocated memory is never touched, and no
 /// request is refused. It does so within about 0.2 s after it came to hold more, and after another
 /// member joined or left or set_budget changed a share. After another process was killed, its part
 /// grows within about 1.2 s.
@@ -98,8 +98,7 @@ class GpuBudget {
   const std::string& path() const;
   /// Returns the bytes of this member's part; SIZE_MAX while the page is removed or damaged.
   std::size_t part_bytes() const;
-  /// Gives back cached memory of at least `bytes` bytes, or all that trim can give back. It may
-  /// exceed `bytes` by less than two of the pieces in which the heap gives memory back.
+  /// Gives back cached memory of at least `bytes` bytes, by AllocatorLimits::trim_to.
   /// Returns the bytes given back. Throws CudaError. Does nothing in a forked child.
   std::size_t give_back(std::size_t bytes);
 

@@ -53,8 +53,8 @@ class Budget:
         return "\n".join(lines)
 
 
-class Membership:
-    """A Membership is this process's place in the budget of one device, until `leave` or the end of a `with` block.
+class BudgetMembership:
+    """A BudgetMembership is this process's place in the budget of one device, until `leave` or the end of a `with` block.
 
     Every method may be called from any thread.
     """
@@ -70,14 +70,14 @@ class Membership:
             self._is_member = False
             process_plug().call("leave_budget", self.device)
 
-    def __enter__(self) -> Membership:
+    def __enter__(self) -> BudgetMembership:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.leave()
 
     def __repr__(self) -> str:
-        return f"Membership(path={str(self.path)!r}, device={self.device}{'' if self._is_member else ', left'})"
+        return f"BudgetMembership(path={str(self.path)!r}, device={self.device}{'' if self._is_member else ', left'})"
 
 
 def join_budget(
@@ -88,7 +88,7 @@ def join_budget(
     device: Device = None,
     *,
     tells: bool = False,
-) -> Membership:
+) -> BudgetMembership:
     """Joins the budget of a device, by which the processes of one user divide its memory.
 
     This process's part is its floor, and of the total less all floors what its share is of all shares. While it holds more than
@@ -117,7 +117,7 @@ def join_budget(
     its_name, its_path = _encoded("name", name), _encoded("path", path)
     plug.call("join_budget", float(share), floor_bytes, its_name, its_path, int(tells), index, bad_input=ValueError)
     try:
-        return Membership(budget(device=index).path, index)
+        return BudgetMembership(budget(device=index).path, index)
     except BaseException:  # the file has gone meanwhile
         plug.call("leave_budget", index)
         raise
