@@ -2,7 +2,7 @@
 # script keeps in what hidden visibility lets out: instantiations of the standard library's templates.
 cachalot_files(c_functions c_api c_api.cpp last_error.cpp)  # what libcachalot_torch.so has as well
 cachalot_files(c_library c_api environment_allocator.cpp malloc_and_free.cpp)
-cachalot_files(c_library_headers c_api/include/cachalot c_api.h c_processes.h)
+cachalot_files(c_library_headers c_api/include/cachalot c_api.h c_processes.h c_tags.h)
 cachalot_files(version_header allocator/include/cachalot version.h)  # which C programs include as well
 if("simulator/device" IN_LIST CACHALOT_ABSENT_WINGS OR "diagnostics" IN_LIST CACHALOT_ABSENT_WINGS)
   message(STATUS "cachalot: libcachalot.so is not built: it needs simulator/device and diagnostics")

@@ -114,8 +114,7 @@ class GpuBudget::Implementation final : public ForkAware {
   // The only function that gives memory back for a budget.
   std::size_t give_back(std::size_t bytes) {
     if (is_inherited()) return 0;
-    const std::size_t held = allocator_.memory_reserved(device_);
-    const std::size_t given = allocator_.trim_to(held - std::min(bytes, held), device_);
+    const std::size_t given = allocator_.give_way(bytes, device_);
     given_back_ += given;
     return given;
   }

@@ -107,9 +107,6 @@ LimitFigures AllocatorLimits::limit_figures(int device) const {
 std::size_t AllocatorLimits::trim(std::size_t keep_bytes, int device) {
   return state_.at(device).level.trim(keep_bytes);
 }
-std::size_t AllocatorLimits::trim_to(std::size_t most_held_bytes, int device) {
-  return state_.at(device).level.trim_to(most_held_bytes);
-}
 
 void AllocatorLimits::reserve(std::size_t bytes, int device) { state_.at(device).level.reserve(bytes); }
 

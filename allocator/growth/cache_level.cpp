@@ -18,12 +18,6 @@ std::size_t CacheLevel::trim(std::size_t keep_bytes) {
   return lower(keep_bytes, /*may_exceed=*/false, growing);
 }
 
-std::size_t CacheLevel::trim_to(std::size_t most_held_bytes) {
-  const Operation lock(state_.mutex);
-  Growing growing(state_.growth_mutex, lock);
-  return give_back(most_held_bytes, /*may_exceed=*/true, growing);
-}
-
 void CacheLevel::come_under_limit() {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);

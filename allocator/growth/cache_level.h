@@ -20,9 +20,8 @@ class CacheLevel {
   CacheLevel(const CacheLevel&) = delete;
   CacheLevel& operator=(const CacheLevel&) = delete;
 
-  // These take the lock themselves. Contracts of all but come_under_limit and reserved_unused are those of CachingAllocator's methods.
+  // These take the lock themselves. Contracts of the first and of reserve are those of CachingAllocator's methods.
   std::size_t trim(std::size_t keep_bytes);
-  std::size_t trim_to(std::size_t most_held_bytes);
   // Gives back cached memory beyond the limit, as far as trim can.
   void come_under_limit();
   // Gives back at least `bytes` of cached memory, as far as trim can. Returns the bytes.

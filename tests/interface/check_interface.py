@@ -62,7 +62,6 @@ set_limit                   -ctypes             =
 set_soft_limit              -ctypes             =                                     plug_on_soft_limit
 limit_figures               -ctypes             =                                     plug_limits_json
 trim                        -ctypes             =
-trim_to                     -budget             -budget                               -budget
 reserve                     -ctypes             =
 
 add_out_of_memory_observer  =                   -functions                            -adapter
@@ -117,7 +116,6 @@ enable_peer_access          =                   =
 REASONS = {
     "-adapter": "torch.cuda calls it through the adapter, which has the Plug",
     "-ctypes": "not PyTorch but the Python package calls it, through the C API or a hook",
-    "-budget": "GpuBudget calls it",
     "-cuda": "CUDA itself tells",
     "-destructors": "it is for destructors in C++",
     "-for_good": "the allocator of the process is never destroyed",

@@ -25,7 +25,6 @@ UNITS = {"header": "lines", "file": "lines", "function": "lines", "class": "memb
 
 # The exceptions that may be larger, with the reason: kind, file, name. An entry that nothing needs is a finding, too.
 ALLOWED = {
-    ("header", "c_api/include/cachalot/c_api.h", ""): "the whole C API, which bindings parse as one file",
     ("function", "simulator/models/device_attributes.cpp", "device_attribute"): "a table as a switch",
     ("class", "allocator/device/cuda_driver.h", "CudaDriver"): "a table: a pointer for each function of the driver",
     ("class", "simulator/device/include/cachalot/simulated_device.h", "SimulatedDevice"): "Device's functions, and its own controls",

@@ -56,8 +56,8 @@ class BudgetCommand : public Command {
         .details =
             "Programs join the budget of their GPU by cachalot.join_budget() in Python, cachalot_join_budget() in C or "
             "a GpuBudget in C++. A member's part is its floor, and of the total less all floors what its share is of "
-            "all shares. A member that holds more than its part gives cached memory back within a second; memory in "
-            "use is never touched.\n\n"
+            "all shares. A member that holds more than its part gives cached memory back within a second, then "
+            "evictable tags; other memory in use is never touched.\n\n"
             "show prints the members of each budget, set changes a member's share and floor, or the total. MEMBER is "
             "the name of a member or the number of its process.\n\n"
             "Without --path these are the budgets of this user in /dev/shm, or in the folder that CACHALOT_PUBLISH_DIR "

@@ -172,10 +172,6 @@ class AllocatorLimits : private AllocatorGroup {
   /// Does nothing while a stream captures a graph.
   /// Returns the bytes given back. Throws CudaError; memory that the device refused stays cached.
   std::size_t trim(std::size_t keep_bytes, int device = 0);
-  /// Gives cached memory back as trim does, until at most `most_held_bytes` stay held: the last
-  /// piece, a handle or a segment, may be larger than what is to go, by as little as possible.
-  /// Returns the bytes given back, and throws, as trim.
-  std::size_t trim_to(std::size_t most_held_bytes, int device = 0);
 
   /// Takes memory from the device beforehand, until `bytes` bytes are cached that no stream has
   /// used. They serve requests of every stream but those of private pools, without a driver call:

@@ -32,7 +32,7 @@ CACHALOT_API int cachalot_stop_publishing(void);
 /** @name A budget between processes
  * Processes that join the budget of a GPU divide its memory: a member's part is its floor, and of
  * the total less all floors what its share is of all shares. A member that holds more than its part
- * gives cached memory back, as cachalot_trim does, within a second; allocated memory is never
+ * gives memory back within a second, as cachalot_give_way does; other allocated memory is never
  * touched. `cachalot budget` shows and changes it (docs/guides/limits.md).
  * @{ */
 

@@ -60,11 +60,11 @@ struct BudgetFigures {
 ///     cachalot::GpuBudget budget(allocator, 0, options);
 ///
 /// A member's part is its floor, and of the total less all floors what its share is of all shares.
-/// A member that holds more than its part gives cached memory back until it holds as much, or has
-/// none left that AllocatorLimits::trim_to can give back; allocated memory is never touched, and no
-/// request is refused. It does so within about 0.2 s after it came to hold more, and after another
-/// member joined or left or set_budget changed a share. After another process was killed, its part
-/// grows within about 1.2 s.
+/// A member that holds more than its part gives memory back by AllocatorSleep::give_way: cached
+/// memory, and then evictable tags. Other allocated memory is never touched, and no request is
+/// refused. It does so within about 0.2 s after it came to hold more, and after another member
+/// joined or left or set_budget changed a share. After another process was killed, its part grows
+/// within about 1.2 s.
 ///
 /// Malloc and free do nothing for it: a thread looks five times a second, and calls the driver only
 /// to give memory back.
@@ -98,7 +98,7 @@ class GpuBudget {
   const std::string& path() const;
   /// Returns the bytes of this member's part; SIZE_MAX while the page is removed or damaged.
   std::size_t part_bytes() const;
-  /// Gives back cached memory of at least `bytes` bytes, by AllocatorLimits::trim_to.
+  /// Gives back at least `bytes` bytes, as far as possible, by AllocatorSleep::give_way.
   /// Returns the bytes given back. Throws CudaError. Does nothing in a forked child.
   std::size_t give_back(std::size_t bytes);
 

@@ -25,7 +25,7 @@ class BudgetMember:
     process_id: int  # in the process's own namespace of process ids
     share: float  # of what the floors leave, beside the shares of the others
     floor_bytes: int  # the least that its part has
-    part_bytes: int  # beyond it, the process gives cached memory back
+    part_bytes: int  # beyond it, the process gives memory back
     held_bytes: int  # of the device, in use or cached; at most 0.2 s old
     live_bytes: int  # in use
     given_back_bytes: int  # memory given back for the budget, in all
@@ -92,7 +92,7 @@ def join_budget(
     """Joins the budget of a device, by which the processes of one user divide its memory.
 
     This process's part is its floor, and of the total less all floors what its share is of all shares. While it holds more than
-    that, in use and cached, it gives cached memory back as by `trim`, within a second; tensors are not touched, and allocations are
+    that, in use and cached, it gives memory back as by `give_way`, within a second; other tensors are not touched, and allocations are
     not refused. The part changes when another process joins, leaves or ends, and by `cachalot budget set`. A thread without the GIL
     looks five times a second; allocations do nothing for it. The membership ends with the process; a forked child is not a member.
 
