@@ -35,6 +35,11 @@ bool is_share(double share) { return share >= kLeastShare && share <= kMostShare
 
 std::string_view name_of(const BudgetEntry& entry) { return {entry.name, strnlen(entry.name, sizeof(entry.name))}; }
 
+template <typename Value>
+std::string_view bytes_of(const Value& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
+}
+
 off_t offset_of(std::size_t index) { return static_cast<off_t>(sizeof(BudgetHeader) + index * sizeof(BudgetEntry)); }
 
 BudgetHeader new_header() {
@@ -232,10 +237,10 @@ BudgetTable BudgetPage::living(BudgetContent* raw) const {
 // once a second.
 void BudgetPage::write_changed(const BudgetContent& before, BudgetContent& after) const {
   for (std::size_t i = 0; i < kBudgetEntries; ++i) {
-    if (std::memcmp(&before.entries[i], &after.entries[i], kBudgetFigures) != 0)
+    if (bytes_of(before.entries[i]).substr(0, kBudgetFigures) != bytes_of(after.entries[i]).substr(0, kBudgetFigures))
       write(&after.entries[i], kBudgetFigures, static_cast<std::size_t>(offset_of(i)));
   }
-  if (std::memcmp(&before, &after, sizeof(BudgetContent)) == 0) return;
+  if (bytes_of(before) == bytes_of(after)) return;
   ++after.header.generation;
   write(&after.header, sizeof(after.header), 0);
 }

@@ -24,7 +24,7 @@ namespace {
 
 // Members write their figures each second.
 std::string note_on(const BudgetMember& member) {
-  const auto now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto now = std::chrono::nanoseconds{std::chrono::system_clock::now().time_since_epoch()}.count();
   const std::int64_t age_s = (now - member.written_ns) / 1'000'000'000;
   return age_s < 5 ? "" : fmt::format("  (stopped: its figures are {} s old)", age_s);
 }

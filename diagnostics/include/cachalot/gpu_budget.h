@@ -17,10 +17,9 @@ CACHALOT_BEGIN_API
 
 /// BudgetOptions say which budget an allocator joins, and with what.
 struct BudgetOptions {
-  /// The file of the budget; "": cachalot.budget.<user id>.<GPU's UUID> in the folder that
-  /// CACHALOT_PUBLISH_DIR names, or /dev/shm. It is made if it is not there.
+  /// The file of the budget, which is made if it is not there. Empty: default_budget_path.
   std::string path;
-  /// The member's name for `cachalot budget`, of at most 39 bytes; "": the program's. Several
+  /// The name that cachalot budget shows, of at most 39 bytes. Empty: that of the program. Several
   /// members may have one name.
   std::string name;
   double share = 1;             ///< of what the floors leave, beside the shares of the others
@@ -107,7 +106,8 @@ class GpuBudget {
   std::unique_ptr<Implementation> implementation_;
 };
 
-/// Returns where the budget of the device lies by default.
+/// Returns where the budget of the device lies by default: in the folder that CACHALOT_PUBLISH_DIR
+/// names, or /dev/shm, `cachalot.budget.UID.UUID` with the user's number and the GPU's UUID.
 std::string default_budget_path(const Device& device);
 /// Returns the paths of the budgets that lie where those of this user lie by default.
 std::vector<std::string> default_budget_paths();
