@@ -427,13 +427,15 @@ int cachalot_stop_publishing(void) {
   return guarded([] { stop_publishing_process(); });
 }
 
-int cachalot_join_budget(double share, size_t floor, const char* name, const char* path, int tells, int device) {
+int cachalot_join_budget(double share, size_t floor, size_t keep_free, const char* name, const char* path, int tells,
+                         int device) {
   return guarded([&] {
     BudgetOptions options;
     options.path = text_or_empty(path);
     options.name = text_or_empty(name);
     options.share = share;
     options.floor_bytes = floor;
+    options.keep_free_bytes = keep_free;
     options.tells = tells != 0;
     Budgets::of_process().join(device, options);
   });

@@ -124,7 +124,10 @@ class GpuBudget::Implementation final : public ForkAware {
     std::size_t held = 0;
     std::size_t live = 0;
     std::size_t part = 0;
+    std::size_t lacking = 0;  // of the memory that is to stay free
     bool operator==(const Memory&) const = default;
+
+    std::size_t excess() const { return std::max(held > part ? held - part : 0, std::min(held, lacking)); }
   };
 
   // Opens the page and takes an entry of it; nothing has changed if it throws.
@@ -178,7 +181,21 @@ class GpuBudget::Implementation final : public ForkAware {
     entry.cpu_ns = cpu_ns_;
   }
 
-  Memory memory() const { return {allocator_.memory_reserved(device_), allocator_.memory_allocated(device_), part_}; }
+  // The device is not asked before the member has memory of it: that would make a context.
+  Memory memory() const {
+    Memory memory{allocator_.memory_reserved(device_), allocator_.memory_allocated(device_), part_, 0};
+    if (options_.keep_free_bytes == 0 || memory.held == 0) return memory;
+    const std::size_t free = allocator_.device(device_)->memory_info().free_bytes;
+    memory.lacking = options_.keep_free_bytes - std::min(options_.keep_free_bytes, free);
+    return memory;
+  }
+
+  bool may_give(const Memory& memory) const {
+    const auto gives_way = [&](const TagMemory& tag) {
+      return tag.device == device_ && tag.is_evictable && !tag.is_asleep && tag.holds == 0;
+    };
+    return memory.held > memory.live || std::ranges::any_of(allocator_.tags(), gives_way);
+  }
 
   // Takes this member's part and settings from a page.
   void note(const BudgetTable& table) {
@@ -226,21 +243,24 @@ class GpuBudget::Implementation final : public ForkAware {
   // Memory that could not be given back is tried again when any figure has changed, and otherwise after pauses that become longer:
   // other streams may have worked on it.
   bool come_to_part(const Memory& before, Clock::time_point now) {
-    if (before.held <= before.part || before.held <= before.live) return false;
+    if (before.excess() == 0 || !may_give(before)) return false;
     const bool is_tried = before == tried_;
     if (is_tried && now < retry_at_) return false;
     retry_pause_ = is_tried ? std::min<milliseconds>(2 * retry_pause_, kLongestRetry) : kInterval;
     retry_at_ = now + retry_pause_;
     std::size_t given = 0;
     try {
-      given = give_back(before.held - before.part);
+      given = give_back(before.excess());
     } catch (const CudaError&) {  // a program with a broken context has been told by its own calls
     }
     tried_ = memory();
     if (given == 0) return false;
     if (options_.tells && now >= quiet_until_) {
-      print_error("cachalot: gave {} of GPU {} back: '{}' held {}, and its part of the budget is {}\n",
-                  format_bytes(given), device_, options_.name, format_bytes(before.held), format_bytes(before.part));
+      const std::string lack =
+          before.lacking == 0 ? "" : formatted("; {} more are to stay free", format_bytes(before.lacking));
+      print_error("cachalot: gave {} of GPU {} back: '{}' held {}, and its part of the budget is {}{}\n",
+                  format_bytes(given), device_, options_.name, format_bytes(before.held), format_bytes(before.part),
+                  lack);
     }
     quiet_until_ = now + kEpisodeEnds;
     return true;

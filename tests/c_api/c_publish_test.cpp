@@ -71,8 +71,8 @@ TEST(CBudget, IsJoinedReadAndLeft) {
     EXPECT_EQ(cachalot_budget_json(path, 0), nullptr);
     EXPECT_NE(std::string(cachalot_last_error()).find("No such file"), std::string::npos);
     EXPECT_EQ(cachalot_leave_budget(0), CACHALOT_OK);
-    ASSERT_EQ(cachalot_join_budget(2, kMiB, "a name", path, 0, 0), CACHALOT_OK) << cachalot_last_error();
-    EXPECT_EQ(cachalot_join_budget(1, 0, nullptr, nullptr, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    ASSERT_EQ(cachalot_join_budget(2, kMiB, 0, "a name", path, 0, 0), CACHALOT_OK) << cachalot_last_error();
+    EXPECT_EQ(cachalot_join_budget(1, 0, 0, nullptr, nullptr, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_NE(std::string(cachalot_last_error()).find("leave it before another is joined"), std::string::npos);
     for (const char* of : {path, static_cast<const char*>(nullptr)}) {  // the one that was joined
       char* const json = cachalot_budget_json(of, 0);
@@ -85,10 +85,10 @@ TEST(CBudget, IsJoinedReadAndLeft) {
     char* const json = cachalot_budget_json(path, 0);
     EXPECT_NE(std::string(json).find(R"("members":[])"), std::string::npos) << json;
     cachalot_string_free(json);
-    EXPECT_EQ(cachalot_join_budget(-1, 0, "a name", path, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_join_budget(-1, 0, 0, "a name", path, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_NE(std::string(cachalot_last_error()).find("a share of -1"), std::string::npos);
-    EXPECT_EQ(cachalot_join_budget(1, 0, "a name", path, 0, 7), CACHALOT_E_INVALID_ARGUMENT) << "there is no GPU 7";
-    EXPECT_EQ(cachalot_join_budget(1, 0, "again", path, 1, 0), CACHALOT_OK) << cachalot_last_error();
+    EXPECT_EQ(cachalot_join_budget(1, 0, 0, "a name", path, 0, 7), CACHALOT_E_INVALID_ARGUMENT) << "there is no GPU 7";
+    EXPECT_EQ(cachalot_join_budget(1, 0, 0, "again", path, 1, 0), CACHALOT_OK) << cachalot_last_error();
   });
 }
 

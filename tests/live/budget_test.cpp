@@ -123,6 +123,37 @@ TEST(GpuBudget, AMemberGivesCachedMemoryBackAndKeepsWhatIsAllocated) {
   }
 }
 
+TEST(GpuBudget, EvictableTagsGiveWayAfterTheCache) {
+  const tools::TemporaryFile file;
+  Member member(file.path(), "one", 1, 0, "heap:pages");
+  CachingAllocator& allocator = member.world.allocator;
+  allocator.begin_tagged("adapter");
+  void* const adapter = member.world.allocate(8 * kGiB);
+  allocator.end_tagged("adapter");
+  allocator.make_evictable("adapter", {0, {Keep::nothing, {}}, {}});
+  allocator.ensure("adapter");
+  member.cache(8 * kGiB);
+  set_budget_total(file.path(), 4 * kGiB);
+  EXPECT_LT(seconds_until([&] { return member.world.reserved() == 8 * kGiB; }), 1) << "the cache, but nothing held";
+  allocator.let_go("adapter");
+  EXPECT_LT(seconds_until([&] { return member.world.reserved() == 0; }), 12) << "tried again at the latest after 10 s";
+  allocator.deallocate(adapter);
+}
+
+TEST(GpuBudget, AMemberLeavesMemoryFreeForProgramsOutsideOfTheBudget) {
+  const tools::TemporaryFile file;
+  World world;
+  world.allocator.deallocate(world.allocate(20 * kGiB));
+  BudgetOptions options;
+  options.path = file.path();
+  options.keep_free_bytes = 8 * kGiB;
+  const GpuBudget budget(world.allocator, 0, options);
+  const auto outside = world.device->malloc(38 * kGiB);  // of 64 GiB
+  ASSERT_TRUE(outside.has_value());
+  EXPECT_LT(seconds_until([&] { return world.device->memory_info().free_bytes >= 8 * kGiB; }), 1);
+  world.device->free(*outside);
+}
+
 TEST(GpuBudget, APieceThatIsLargerThanWhatIsToGoGoesAsWell) {
   const tools::TemporaryFile file;
   Member member(file.path(), "one");

@@ -39,6 +39,8 @@ CACHALOT_API int cachalot_stop_publishing(void);
 /** Joins the budget of `device`, until cachalot_leave_budget or the end of the process.
  * `share` is a number from 0.001 to 1,000,000; 1 is usual.
  * `floor` is the least that the part has, in bytes.
+ * `keep_free` are the bytes that are to stay free on the device for programs outside of the budget:
+ * while less is free, this process gives memory back; 0: none.
  * `name` is for `cachalot budget`, at most 39 bytes; NULL: the program's name.
  * `path` is the file of the budget, which is made if it is not there; NULL: the GPU's own in the
  * folder that CACHALOT_PUBLISH_DIR names, or in /dev/shm.
@@ -47,8 +49,8 @@ CACHALOT_API int cachalot_stop_publishing(void);
  * Fails with CACHALOT_E_INVALID_ARGUMENT, and changes nothing, for other values, for a floor above
  * what the other floors leave of the total, for a file that is another user's, another GPU's or not
  * a budget, if the budget has 31 members, and if a budget of the device was joined before. */
-CACHALOT_API int cachalot_join_budget(double share, size_t floor, const char* name,
-                                      const char* path, int tells, int device);
+CACHALOT_API int cachalot_join_budget(double share, size_t floor, size_t keep_free,
+                                      const char* name, const char* path, int tells, int device);
 
 /** Leaves the budget of `device`. Does nothing if none was joined for it. */
 CACHALOT_API int cachalot_leave_budget(int device);

@@ -24,6 +24,9 @@ struct BudgetOptions {
   std::string name;
   double share = 1;             ///< of what the floors leave, beside the shares of the others
   std::size_t floor_bytes = 0;  ///< the least that the member's part has
+  /// The bytes that are to stay free on the device, for programs outside of the budget: while less
+  /// is free, this member gives memory back.
+  std::size_t keep_free_bytes = 0;
   /// Writes a line to standard error when memory begins to be given back: one for an episode, which
   /// ends when none was given back for 10 s.
   bool tells = false;
@@ -66,7 +69,7 @@ struct BudgetFigures {
 /// within about 1.2 s.
 ///
 /// Malloc and free do nothing for it: a thread looks five times a second, and calls the driver only
-/// to give memory back.
+/// to give memory back, and with keep_free_bytes for the free memory.
 ///
 /// The budget is a file of one page, of mode 0600, for the processes of one user;
 /// docs/reference/statistics_page.md has its layout. Members may be in different containers that

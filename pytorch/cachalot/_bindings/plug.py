@@ -70,7 +70,10 @@ _FUNCTIONS: Functions = {
     "reserve": (ctypes.c_size_t, ctypes.c_int),
     "publish": (ctypes.c_char_p,),
     "stop_publishing": (),
-    "join_budget": (ctypes.c_double, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int),
+    "join_budget": (
+        *(ctypes.c_double, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p),
+        *(ctypes.c_int, ctypes.c_int),
+    ),
     "leave_budget": (ctypes.c_int,),
     "budget_json": (ctypes.c_char_p, ctypes.c_int),
     # pytorch/plug has these:

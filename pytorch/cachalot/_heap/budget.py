@@ -87,6 +87,7 @@ def join_budget(
     path: str | os.PathLike[str] | None = None,
     device: Device = None,
     *,
+    keep_free: str | int = 0,
     tells: bool = False,
 ) -> BudgetMembership:
     """Joins the budget of a device, by which the processes of one user divide its memory.
@@ -103,6 +104,8 @@ def join_budget(
         path: the file of the budget, which is made if it is not there; containers that share its folder share the budget. None: the
             GPU's own in the folder that CACHALOT_PUBLISH_DIR names, or in /dev/shm.
         device: by default the current device.
+        keep_free: memory that is to stay free on the device for programs outside of the budget, as `floor`: while less is free, this
+            process gives memory back.
         tells: writes a line to stderr when this process begins to give memory back.
 
     Raises:
@@ -113,9 +116,9 @@ def join_budget(
     """
     plug = require_enabled().plug
     index = index_of(device)
-    floor_bytes = plug.bytes_of(str(floor).encode())
+    sizes = [plug.bytes_of(str(size).encode()) for size in (floor, keep_free)]
     its_name, its_path = _encoded("name", name), _encoded("path", path)
-    plug.call("join_budget", float(share), floor_bytes, its_name, its_path, int(tells), index, bad_input=ValueError)
+    plug.call("join_budget", float(share), *sizes, its_name, its_path, int(tells), index, bad_input=ValueError)
     try:
         return BudgetMembership(budget(device=index).path, index)
     except BaseException:  # the file has gone meanwhile
