@@ -1,5 +1,7 @@
 // The budget of a GPU between processes: parts, memory that goes back, refusals, damage, and real processes that join and end.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -348,17 +350,30 @@ TEST(GpuBudget, EntriesThatNoProcessHoldsAreFreeWhateverTheySay) {
 
 // --- Processes --------------------------------------------------------------------------------------------------------------
 
+// Makes this process the first of a namespace of process ids, as that of a container is. The process that it was waits for it.
+void enter_namespace() {
+  if (unshare(CLONE_NEWPID) != 0) _exit(1);
+  const pid_t first = fork();
+  if (first != 0) {
+    waitpid(first, nullptr, 0);
+    _exit(0);
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
 // A child that is a member until it is told to end.
 class ChildMember {
  public:
-  ChildMember(const std::string& path, const std::string& name, double share = 1, std::size_t floor = 0) {
+  ChildMember(
+      const std::string& path, const std::string& name, void (*begin)() = [] {}) {
     EXPECT_EQ(pipe(told_), 0);
     process_ = fork();
     if (process_ != 0) return;
     alarm(kDeadlockSeconds);
     close(told_[1]);
+    begin();
     {
-      Member member(path, name, share, floor);
+      Member member(path, name);
       void* const live = member.world.allocate(kGiB);
       member.cache(40 * kGiB);
       char byte = 0;
@@ -398,6 +413,19 @@ TEST(BudgetProcesses, TheFirstGivesBackWhenASecondJoinsAndAKilledOneIsNoMember) 
   EXPECT_EQ(member_of(read_budget(file.path()), "first").part_bytes, 64 * kGiB);
   const Member third(file.path(), "third", 1, 60 * kGiB);
   EXPECT_EQ(names_in(file.path()), (std::vector<std::string>{"first", "third"}));
+}
+
+TEST(BudgetProcesses, AMemberOfAnotherNamespaceOfProcessIdsLivesAndEndsInThisOneToo) {
+  if (status_of_child([] { _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 1); }) != 0)
+    GTEST_SKIP() << "no right to make a namespace";
+  const tools::TemporaryFile file;
+  const Member here(file.path(), "here");
+  const ChildMember there(file.path(), "there", enter_namespace);
+  ASSERT_TRUE(becomes([&] { return names_in(file.path()).size() == 2; }));
+  EXPECT_EQ(member_of(read_budget(file.path()), "there").process_id, 1u) << "there";
+  EXPECT_TRUE(becomes([&] { return member_of(read_budget(file.path()), "there").held_bytes == 32 * kGiB; }));
+  there.kill_now();
+  EXPECT_LT(seconds_until([&] { return names_in(file.path()) == std::vector<std::string>{"here"}; }), 1);
 }
 
 TEST(BudgetProcesses, EightThatJoinAndLeaveKeepThePageSound) {
