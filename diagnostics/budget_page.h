@@ -91,7 +91,7 @@ class BudgetIsLocked : public InvalidArgument {
 
 // An open page, which is closed in a forked child. Not thread-safe. Throws InvalidArgument, which names the path and the reason,
 // and BudgetIsLocked.
-class BudgetPage : private ForkAware {
+class BudgetPage final : private ForkAware {
  public:
   enum class Missing : bool { is_refused, is_made };
 

@@ -432,7 +432,7 @@ TEST(BudgetProcesses, EightThatJoinAndLeaveKeepThePageSound) {
   const tools::TemporaryFile file;
   set_budget_total(file.path(), 12 * kGiB);  // the floors of all are 15 GiB
   std::vector<pid_t> children;
-  for (int i = 0; i < 8; ++i) {
+  for (std::size_t i = 0; i < 8; ++i) {
     children.push_back(fork());
     if (children.back() != 0) continue;
     alarm(kDeadlockSeconds);
@@ -440,7 +440,7 @@ TEST(BudgetProcesses, EightThatJoinAndLeaveKeepThePageSound) {
     for (int round = 0; round < 300; ++round) {
       try {
         const GpuBudget budget(world.allocator, 0,
-                               budget_options(file.path(), "child" + std::to_string(i), 1 + i, (1 + i % 3) * kGiB));
+                               budget_options(file.path(), "child" + std::to_string(i), 2, (1 + i % 3) * kGiB));
         set_budget(file.path(), std::to_string(getpid()), 2, std::nullopt);
       } catch (const InvalidArgument& error) {
         if (!contains(error.what(), "the other floors are")) _exit(2);
