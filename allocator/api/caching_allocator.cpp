@@ -106,11 +106,29 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, c
                    "an alignment of {} bytes: it must be a power of two from 1 to {} (2 MiB)", alignment,
                    kMaxAlignment);
   return state_->front().allocate(
-      {bytes, device, stream, {contiguous, plain, {.bytes = std::max(alignment, kUsualAlignment)}}});
+      {bytes, device, stream, {contiguous, plain, {}, {.bytes = std::max(alignment, kUsualAlignment)}}});
 }
 
 void* CachingAllocator::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {
   return state_->front().allocate_at(bytes, device, stream, address);
+}
+
+void* CachingAllocator::allocate_plain_beside(const void* ptr) {
+  const auto [block, start] = state_->front().find(ptr);
+  const auto origin =
+      block != nullptr ? state_->owner_of(*block).sharing.origin(*block, start) : std::optional<BlockOrigin>();
+  const auto bytes = state_->front().requested_bytes(ptr);
+  if (!origin || !bytes) throw state_->front().not_live(ptr, PointerUse::other);
+  if (origin->is_plain) return nullptr;
+  void* const plain = state_->front().allocate(
+      {*bytes, BlockSlab::owner_of(*block), origin->stream, {.plain = true, .owner = origin->owner, .alignment = {}}});
+  try {
+    for (const Stream stream : origin->recorded) record_stream(plain, stream);
+  } catch (...) {
+    deallocate(plain);
+    throw;
+  }
+  return plain;
 }
 
 DeviceAllocator& CachingAllocator::owner_of(const Block& block) const {

@@ -44,7 +44,10 @@ CACHALOT_FAST_PATH Request FastPath::make_request(std::size_t bytes, Stream stre
 Request FastPath::make_request(std::size_t bytes, Stream stream, const AllocationPlace& place, const Held& held) {
   Request request = make_request(bytes + place.alignment.slack(), stream, held);
   request.bytes = bytes;
-  if (place.plain) request.arena = &arena_of_request(state.plain_beside(request.pool(), held), stream, held);
+  if (place.plain) {
+    BlockPool& beside = place.owner ? state.pool_of(*place.owner, request.pool().kind(), held) : request.pool();
+    request.arena = &arena_of_request(state.plain_beside(beside, held), stream, held);
+  }
   request.contiguous = place.contiguous && request.pool().growth->may_scatter();
   return request;
 }

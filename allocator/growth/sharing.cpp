@@ -252,6 +252,25 @@ std::optional<SharedMemory> Sharing::share(const Block& block, const void* ptr) 
   return block.arena->pool.growth->share(block, segment_of(block).address, growing);
 }
 
+std::optional<BlockOrigin> Sharing::origin(const Block& block, const void* ptr) const {
+  const DeviceLock lock(state_.mutex);
+  if (!HeapState::is_live(block, ptr)) return std::nullopt;
+  const BlockPool& pool = block.arena->pool;
+  BlockOrigin origin{.stream = block.arena->stream.handle, .owner = pool.owner()};
+  origin.is_plain = pool.growth == state_.plain_pools[static_cast<std::size_t>(pool.kind())].growth;
+  if (origin.is_plain) return origin;
+  require_awake(pool.owner(), state_.index, "shared");
+  CACHALOT_REQUIRE(
+      !state_.capturing(lock),
+      "the allocation at {} cannot become plain memory: a graph is being captured on device {}; end the capture first",
+      ptr, state_.index);
+  if (block.has(Block::kCached)) return origin;
+  for (const StreamUse* use = block.uses.head; use != nullptr; use = use->next) {
+    if (!use->has_ended) origin.recorded.push_back(use->stream.handle);
+  }
+  return origin;
+}
+
 Address Sharing::open_shared(const SharedMemory& memory) {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);

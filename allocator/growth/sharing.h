@@ -111,6 +111,14 @@ struct SharedHandles {
   ImportedMemory imported CACHALOT_GUARDED_BY(growth_lock);
 };
 
+// A BlockOrigin says what an allocation that replaces a block has to have.
+struct BlockOrigin {
+  bool is_plain = false;         // the block is in a segment of the device's malloc
+  Stream stream = nullptr;       // it was allocated for
+  std::vector<Stream> recorded;  // other streams that it was recorded on
+  PrivatePool* owner = nullptr;  // it lives as long as the block; the default pools have none
+};
+
 class Sharing {
  public:
   // `growth`: the growth of the default pools.
@@ -122,6 +130,7 @@ class Sharing {
   // Return nullopt if `ptr` is not a live allocation of `block`.
   std::optional<std::size_t> handle_count(const Block& block, const void* ptr) const;
   std::optional<SharedMemory> share(const Block& block, const void* ptr);
+  std::optional<BlockOrigin> origin(const Block& block, const void* ptr) const;
   // Returns where the segment or the first handle begins.
   Address open_shared(const SharedMemory& memory);
   bool close_shared(Address base);  // returns false if it is not open

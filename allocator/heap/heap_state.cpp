@@ -67,6 +67,11 @@ PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) con
   return {&default_pools[0], &default_pools[1]};
 }
 
+BlockPool& HeapState::pool_of(PrivatePool* owner, PoolKind kind, const Held& /*held*/) {
+  if (owner == nullptr) return default_pools[static_cast<std::size_t>(kind)];
+  return kind == PoolKind::small ? owner->small : owner->large;
+}
+
 // --- blocks that someone observes ---------------------------------------------------------------------------------------
 
 // The smallest blocks may be many, and none aligned: then a block with room wherever the bytes begin is found faster. All are

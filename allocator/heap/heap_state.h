@@ -51,8 +51,9 @@ struct Alignment {
 
 // An AllocationPlace says what a malloc demands of the memory beside its size.
 struct AllocationPlace {
-  bool contiguous = false;  // of the page heap: in one handle
-  bool plain = false;       // in a segment of the device's malloc
+  bool contiguous = false;                 // of the page heap: in one handle
+  bool plain = false;                      // in a segment of the device's malloc
+  std::optional<PrivatePool*> owner = {};  // of plain memory: null is the default pools; nullopt: the thread's pool
   Alignment alignment;
 
   bool is_anywhere() const { return !contiguous && !plain && alignment.slack() == 0; }
@@ -182,6 +183,7 @@ struct HeapState {
   BlockPool& plain_beside(BlockPool& pool, const Held& held) CACHALOT_HELD;
   // Returns the pools of a private pool, or the default pools (null).
   PoolPair pools_of(const PrivatePool* owner, const Held& held) const CACHALOT_HELD;
+  BlockPool& pool_of(PrivatePool* owner, PoolKind kind, const Held& held) CACHALOT_HELD;
 
   // Returns the best fit among an arena's free blocks, or null.
   Block* find_free(Request request, const Held& held) const CACHALOT_HELD;

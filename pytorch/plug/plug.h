@@ -30,7 +30,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 12;
+inline constexpr int kPlugVersion = 13;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
@@ -65,6 +65,7 @@ class Plug {
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
   Forwarded<&CachingAllocator::allocate_at> allocate_at;
+  Forwarded<&CachingAllocator::allocate_plain_beside> allocate_plain_beside;
   virtual void deallocate(void* ptr) = 0;
   Forwarded<&CachingAllocator::record_stream> record_stream;
   // Records a use of a tensor that came from a pool, whose memory torch takes for foreign. Any other address is ignored.

@@ -224,6 +224,65 @@ TEST_F(PlainMemory, OfATagThatIsFreeNeitherHasItsPagesNorKeepsItAwake) {
   allocator.deallocate(usual);
 }
 
+TEST_F(PlainMemory, BesideAnAllocationHasItsSizeStreamAndPool) {
+  const Stream stream = world.device->stream();
+  void* const other = world.allocate(kMiB);
+  allocator.create_or_retain_pool(0, kPlainPool);
+  void* ptr = nullptr;
+  {
+    const InPool in_pool(allocator, kPlainPool);
+    ptr = world.allocate(3 * kMiB, stream);
+  }
+  void* const beside = allocator.allocate_plain_beside(ptr);
+  EXPECT_TRUE(is_plain(beside));
+  EXPECT_EQ(allocator.requested_size(beside), 3 * kMiB);
+  for (const SegmentSnapshot& segment : allocator.snapshot({}, /*include_traces=*/false).segments) {
+    if (segment.is_expandable) continue;
+    EXPECT_EQ(segment.segment_pool_id, kPlainPool);
+    EXPECT_EQ(segment.stream, stream);
+  }
+  EXPECT_EQ(allocator.allocate_plain_beside(beside), nullptr) << "it is plain already";
+  {
+    const InPool in_pool(allocator, kPlainPool);
+    void* const of_default_pool = allocator.allocate_plain_beside(other);
+    EXPECT_TRUE(is_plain(of_default_pool));
+    EXPECT_EQ(world.count(DeviceCall::malloc), 2u) << "a segment of the pool does not serve the default pool";
+    allocator.deallocate(of_default_pool);
+  }
+  for (void* each : {ptr, beside, other}) allocator.deallocate(each);
+  EXPECT_EQ(allocator.validate(), "");
+}
+
+TEST_F(PlainMemory, BesideAnAllocationIsRecordedOnItsStreams) {
+  const Stream side = world.device->stream();
+  void* const ptr = world.allocate(30 * kMiB);
+  allocator.record_stream(ptr, side);
+  void* const beside = allocator.allocate_plain_beside(ptr);
+  world.launch(side);
+  allocator.deallocate(beside);
+  void* const next = plain(30 * kMiB);
+  EXPECT_NE(next, beside) << "the other stream may still use it";
+  for (void* each : {ptr, next}) allocator.deallocate(each);
+}
+
+TEST_F(PlainMemory, BesideAnAllocationIsRefusedInCapturesAndSleep) {
+  allocator.begin_tagged("weights");
+  void* const ptr = world.allocate(8 * kMiB);
+  allocator.end_tagged("weights");
+  allocator.begin_capture(0);
+  EXPECT_CONTAINS(refusal([&] { allocator.allocate_plain_beside(ptr); }),
+                  "cannot become plain memory: a graph is being captured on device 0");
+  allocator.end_capture(0);
+  allocator.release_physical("weights", /*save=*/false);
+  EXPECT_CONTAINS(refusal([&] { allocator.allocate_plain_beside(ptr); }), "tag 'weights' is asleep");
+  allocator.restore_physical("weights");
+  void* const beside = allocator.allocate_plain_beside(ptr);
+  EXPECT_CONTAINS(refusal([&] { allocator.release_physical("weights", /*save=*/false); }),
+                  "plain memory, which cannot sleep");
+  for (void* each : {ptr, beside}) allocator.deallocate(each);
+  EXPECT_CONTAINS(refusal([&] { allocator.allocate_plain_beside(ptr); }), "is not a live allocation");
+}
+
 TEST_F(PlainMemory, IsAlignedAndContiguous) {
   void* const ptr =
       allocator.allocate(3 * kMiB, 0, nullptr, {.contiguous = true, .alignment = kMaxAlignment, .plain = true});

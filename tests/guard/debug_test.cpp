@@ -188,7 +188,7 @@ TEST_P(Debug, AnyOtherUseOfAFreedBlockIsReported) {
       [&] { allocator_.record_stream(block, stream); }, [&] { allocator_.record_stream(block + 8, stream); },
       [&] { allocator_.base_allocation(block); },       [&] { allocator_.requested_size(block); },
       [&] { allocator_.allocated_size(block); },        [&] { allocator_.share(block); },
-      [&] { allocator_.handle_count(block); },
+      [&] { allocator_.handle_count(block); },          [&] { allocator_.allocate_plain_beside(block); },
   };
   for (const auto& use : uses) {
     const GuardReport report = reported(use);

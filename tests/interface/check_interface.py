@@ -21,6 +21,7 @@ CachingAllocator            Plug                C API                           
 
 allocate                    =                   malloc malloc_with_flags malloc_aligned  plug_place
 allocate_at                 =                   -torch                                -adapter
+allocate_plain_beside       =                   -torch                                -adapter
 deallocate                  =                   free
 deallocate_when_possible    -destructors        -destructors                          -destructors
 record_stream               =                   =                                     record_stream_hook

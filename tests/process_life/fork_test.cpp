@@ -76,6 +76,7 @@ const std::vector<NamedCall>& allocator_calls() {
       {"requested_size", [](CachingAllocator& a, void* p) { a.requested_size(p); }},
       {"allocated_size", [](CachingAllocator& a, void* p) { a.allocated_size(p); }},
       {"device_of", [](CachingAllocator& a, void* p) { a.device_of(p); }},
+      {"allocate_plain_beside", [](CachingAllocator& a, void* p) { a.allocate_plain_beside(p); }},
       {"handle_count", [](CachingAllocator& a, void* p) { a.handle_count(p); }},
       {"share", [](CachingAllocator& a, void* p) { a.share(p); }},
       {"open_shared", [](CachingAllocator& a, void*) { a.open_shared({}); }},

@@ -130,6 +130,12 @@ class CachingAllocator : public AllocatorFigures,
   /// Throws InvalidArgument if `address` is not a multiple of 512, if the memory there is not free
   /// for this request, and with the guard on.
   void* allocate_at(std::size_t bytes, int device, Stream stream, void* address);
+  /// Returns plain memory (AllocateOptions) that can take the place of the live allocation `ptr`,
+  /// which stays: for as many bytes, for its stream, of its pool or tag, and with the streams
+  /// recorded on it. Returns nullptr if `ptr` is plain memory. It copies nothing.
+  /// Throws OutOfMemory. Throws InvalidArgument for a pointer that is not a live allocation, for
+  /// memory that is asleep, and while a graph is captured, unless `ptr` is plain memory.
+  void* allocate_plain_beside(const void* ptr);
   /// Frees what allocate returned. nullptr is ignored.
   /// Throws InvalidArgument for a pointer that is not a live allocation, such as one already freed.
   void deallocate(void* ptr);
