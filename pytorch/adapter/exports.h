@@ -18,7 +18,9 @@ inline int fail(std::string_view reason, char* error, std::size_t capacity) {
   return 1;
 }
 
-// 0 after `action`, or an error that is told in `error`.
+inline constexpr int kOutOfMemory = 2;
+
+// 0 after `action`, or an error that is told in `error`: kOutOfMemory or 1.
 template <typename Action>
 int do_or_tell(char* error, std::size_t capacity, Action action) {
   try {
@@ -27,11 +29,21 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
     plug->hide_code(reinterpret_cast<const void*>(&fail));
     action(*plug);
     return 0;
+  } catch (const c10::OutOfMemoryError& failure) {
+    fail(failure.what_without_backtrace(), error, capacity);
+    return kOutOfMemory;
   } catch (const c10::Error& failure) {
     return fail(failure.what_without_backtrace(), error, capacity);
   } catch (const std::exception& failure) {
     return fail(failure.what(), error, capacity);
   }
+}
+
+// TorchAllocator::make_plain for a c10::StorageImpl; returns as do_or_tell.
+inline int make_plain(void* storage, std::size_t* bytes, char* error, std::size_t capacity) {
+  return do_or_tell(error, capacity, [&](Plug&) {
+    *bytes = TorchAllocator::the_one->make_plain(*static_cast<c10::StorageImpl*>(storage));
+  });
 }
 
 }  // namespace cachalot::torch_adapter
@@ -40,6 +52,7 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
 // cachalot_adapter_install: makes cachalot torch's allocator; late: although CUDA is in use.
 // cachalot_adapter_set_out_of_memory: lets the function-pointer plug (hooks.h) throw torch.OutOfMemoryError.
 // The latter two return 0, or an error that is told in `error`.
+// cachalot_adapter_make_plain: moves a storage to plain memory.
 // cachalot_adapter_newest_pool: tells the pool that this thread began last.
 #define CACHALOT_ADAPTER(Allocator, minor)                                                                           \
   static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == minor, "this file is for torch 2." #minor);       \
@@ -53,6 +66,10 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
   extern "C" [[gnu::visibility("default")]] int cachalot_adapter_set_out_of_memory(char* error,                      \
                                                                                    std::size_t capacity) {           \
     return cachalot::torch_adapter::do_or_tell(error, capacity, cachalot::torch_adapter::set_out_of_memory_thrower); \
+  }                                                                                                                  \
+  extern "C" [[gnu::visibility("default")]] int cachalot_adapter_make_plain(void* storage, std::size_t* bytes,       \
+                                                                            char* error, std::size_t capacity) {     \
+    return cachalot::torch_adapter::make_plain(storage, bytes, error, capacity);                                     \
   }                                                                                                                  \
   extern "C" [[gnu::visibility("default")]] void cachalot_adapter_newest_pool(unsigned long long* id) {              \
     id[0] = cachalot::torch_adapter::newest_pool.first;                                                              \

@@ -1,7 +1,10 @@
 // Sharing memory between processes, in the byte format of PyTorch's own allocator, so that either end may be that one.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
@@ -9,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "adapter/conversions.h"
 #include "adapter/ipc_bytes.h"
@@ -19,6 +23,15 @@ namespace cachalot::torch_adapter {
 
 // The version that torch writes, as seen in 2.11 to 2.15.
 inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
+
+// Copies the content of a storage on the current device into `memory`, which is the storage's from then on.
+// Any stream may write to the memory before it, and use the new memory at once: so all work of the device is waited for.
+inline void move_content(c10::StorageImpl& storage, c10::DataPtr memory) {
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  C10_CUDA_CHECK(cudaMemcpy(memory.get(), storage.data(), storage.nbytes(), cudaMemcpyDeviceToDevice));
+  C10_CUDA_CHECK(cudaDeviceSynchronize());
+  storage.set_data_ptr_noswap(std::move(memory));
+}
 
 // ImportedSegments are other processes' memory. Bytes that arrive again, which are those of all tensors in the same handles, open it
 // once, so that descriptors are fetched once; it is closed with the last tensor. Bytes of other handles, some of which are

@@ -13,6 +13,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
@@ -273,6 +274,26 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return imported_.open(handle, device);
   }
 
+  // Copies the content of a storage to plain memory for the same stream and pool, and swaps its pointer; the memory before is freed.
+  // Returns the bytes copied, or 0 if the storage stays: if it is plain, was sent to other processes or came from one, or borrows
+  // its memory. No other thread may use the storage meanwhile. Its addresses that were taken before are invalid afterwards.
+  // Throws torch's errors if memory runs out, is asleep, or a graph is captured; then the storage is as before.
+  // Blocks: until the work of the device is done.
+  std::size_t make_plain(c10::StorageImpl& storage) {
+    if (storage.device_type() != c10::kCUDA || storage.nbytes() == 0) return 0;
+    void* const before = storage.mutable_data();  // has copied a storage that is lazily cloned
+    const c10::DataPtr& owner = storage.data_ptr();
+    if (before == nullptr || owner.get_deleter() != &free_tensor || owner.get_context() != before) return 0;
+    const c10::Device device = storage.device();
+    const c10::cuda::CUDAGuard guard(device);
+    void* const plain = as_torch([&] { return plug_.allocate_plain_beside(before); });
+    if (plain == nullptr) return 0;
+    c10::DataPtr moved(plain, plain, raw_deleter(), device);
+    tell_of_allocation(plain, device.index());
+    move_content(storage, std::move(moved));
+    return storage.nbytes();
+  }
+
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
     as_torch([&] { plug_.enable_peer_access(device, peer); });
   }
@@ -387,13 +408,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   void* allocate_on(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
-    void* const ptr = allocate_or_throw(device, bytes, stream);
-    tell_of_allocation(ptr, device);
-    return ptr;
-  }
-
-  void* allocate_or_throw(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
-    return as_torch([&] {
+    void* const ptr = as_torch([&] {
       try {
         return allocate_memory(device, bytes, stream);
       } catch (const OutOfMemory&) {
@@ -401,6 +416,8 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
         throw;
       }
     });
+    tell_of_allocation(ptr, device);
+    return ptr;
   }
 
   static void free_tensor(void* ptr) { the_one->free(ptr); }

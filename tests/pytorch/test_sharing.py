@@ -6,7 +6,8 @@ from textwrap import dedent
 
 import pytest
 import torch
-from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, start_quickly, succeeds
+from world import (
+    ENABLE_MODE, MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, simulated, start_quickly, succeeds)
 
 # The size of handles on a GPU with plenty of memory. The simulated one is small, and handles would be pages.
 LARGE_HANDLES = {"CACHALOT_CONF": "heap:pages,page_size_mb:32"} if PAGES else {}
@@ -390,3 +391,149 @@ except TypeError as error:
     assert "'weights' is not a torch.cuda.MemPool" in str(error)
 """
     succeeds(run_python(program))
+
+
+# --- storages that are copied to plain memory when they are shared -------------------------------------------------------------
+
+COPYING = f"import torch\nimport cachalot\ncachalot.enable(mode={ENABLE_MODE!r}, share='copy')\n"
+pages_only = pytest.mark.skipif(not PAGES, reason="memory of other heaps is plain")
+
+# Tensors that were shared before their content was written.
+SHARED_BEFORE = """
+def make():
+    tensors = [torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in (3, 4, 6, 30, 1)]
+    views = [tensor[:] for tensor in tensors]
+    before = [tensor.untyped_storage()._share_cuda_() for tensor in tensors]
+    return views
+"""
+
+
+@full_only
+@pytest.mark.parametrize("make", [SEVERAL, GATHERED, SHARED_BEFORE], ids=["several", "gathered", "before"])
+@pytest.mark.parametrize("receiver", [NATIVE_PREAMBLE, PREAMBLE], ids=["native", "cachalot"])
+def test_any_process_opens_storages_that_are_copied(make, receiver):
+    """The receiver reads the content of before and after the sharing, and the sender sees the receiver's writes."""
+    assert_shared(5, share(make, sender=COPYING, receiver=receiver, sender_environment=simulated(copy_bytes="64MiB")))
+
+
+def run_copying(code, **variables):
+    """Runs `code` with share='copy', and ends before the deleters, which wait for receivers of shared memory."""
+    return run_python(dedent(code) + "\nimport os, sys; sys.stdout.flush(); sys.stderr.flush(); os._exit(0)", preamble=COPYING, **variables)
+
+
+@pages_only
+def test_a_shared_storage_moves_with_its_tensors():
+    process = run_copying("""
+    import ctypes
+    runtime = ctypes.CDLL(None)
+    def legacy(tensor):
+        error = runtime.cudaIpcGetMemHandle(ctypes.create_string_buffer(64), ctypes.c_void_p(tensor.data_ptr()))
+        runtime.cudaGetLastError()                    # torch would tell it
+        return error == 0
+    leaf = torch.arange(1000, dtype=torch.float32).cuda().requires_grad_()
+    view, loss = leaf.detach()[10:20], (leaf * leaf).sum()
+    before, live = leaf.data_ptr(), torch.cuda.memory_allocated()
+    assert not legacy(leaf)
+    sent = leaf.untyped_storage()._share_cuda_()
+    moved = leaf.data_ptr()
+    assert moved != before and view.data_ptr() == moved + 40 and legacy(leaf)
+    assert torch.cuda.memory_allocated() == live
+    assert torch.equal(leaf.detach().cpu(), torch.arange(1000, dtype=torch.float32))
+    loss.backward()                                   # autograd saved the tensor that has moved, and takes it for unchanged
+    leaf.grad = None
+    view.copy_(torch.full((10,), 7.0))
+    assert leaf.detach()[15].item() == 7
+    assert leaf.untyped_storage()._share_cuda_()[1] == sent[1] and leaf.data_ptr() == moved
+    other = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+    at = other.data_ptr()
+    from multiprocessing.reduction import ForkingPickler
+    import torch.multiprocessing
+    ForkingPickler.dumps(other)
+    assert other.data_ptr() != at and legacy(other)
+    with cachalot.plain():
+        plain = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    at = plain.data_ptr()
+    plain.untyped_storage()._share_cuda_()
+    assert plain.data_ptr() == at
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.all.current"] == sum(
+        block["size"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"] if block["state"] == "active_allocated")
+    """)
+    succeeds(process)
+    told = [line for line in process.stderr.splitlines() if line.startswith("cachalot:")]
+    assert told == [
+        "cachalot: a storage of 4,000 bytes on cuda:0 was copied from pages to plain memory to be shared (share='copy'); addresses "
+        "of it that were taken before are invalid. Further copies are not told"
+    ]
+
+
+@pages_only
+def test_a_copy_waits_for_work_on_other_streams():
+    succeeds(run_copying("""
+    import ctypes
+    side = torch.cuda.Stream()
+    tensor = torch.zeros(16, dtype=torch.uint8, device="cuda")
+    with torch.cuda.stream(side):
+        launch = ctypes.CDLL(None).cachalot_sim_launch
+        launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+        assert launch(side.cuda_stream, 10**9) == 0
+        tensor.copy_(torch.arange(16, dtype=torch.uint8), non_blocking=True)
+    tensor.untyped_storage()._share_cuda_()
+    assert side.query()
+    assert torch.equal(tensor.cpu(), torch.arange(16, dtype=torch.uint8))
+    """))
+
+
+@pages_only
+def test_what_cannot_be_copied_stays_as_it_is():
+    """During a capture, without memory, and while it sleeps; a tag with a copy cannot sleep."""
+    output = succeeds(run_copying("""
+    def refused(error_type, act):
+        try:
+            act()
+        except error_type as error:
+            return str(error)
+        raise AssertionError("not refused")
+    with cachalot.region("weights"):
+        tensor = torch.ones(16, dtype=torch.uint8).cuda()
+    large = torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+    at = tensor.data_ptr(), large.data_ptr()
+    storage = tensor.untyped_storage()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        print(refused(RuntimeError, storage._share_cuda_))
+    print(refused(torch.OutOfMemoryError, large.untyped_storage()._share_cuda_).splitlines()[0])
+    cachalot.release_physical("weights", save=True)
+    print(refused(RuntimeError, storage._share_cuda_))
+    cachalot.restore_physical("weights")
+    assert at == (tensor.data_ptr(), large.data_ptr())
+    storage._share_cuda_()
+    print(refused(RuntimeError, lambda: cachalot.release_physical("weights")))
+    assert torch.equal(tensor.cpu(), torch.ones(16, dtype=torch.uint8))
+    """, **simulated(memory="1GiB")))
+    capture, memory, asleep, tag = output.splitlines()
+    assert "cannot become plain memory: a graph is being captured on device 0" in capture
+    assert "Tried to allocate 600.00 MiB" in memory
+    assert "tag 'weights' is asleep on device 0: nothing can be shared from it" in asleep
+    assert "of tag 'weights' is plain memory, which cannot sleep" in tag
+
+
+@full_only
+def test_share_is_refused_in_words_and_by_default_moves_nothing():
+    succeeds(run_python(f"""
+    def refused(error_type, **arguments):
+        try:
+            cachalot.enable(**arguments)
+        except error_type as error:
+            return str(error)
+        raise AssertionError("not refused")
+    assert refused(ValueError, share="pages") == "share is 'pages'; it must be one of 'handles', 'copy'"
+    assert "share='copy' needs an adapter" in refused(cachalot.EnableError, share="copy", mode="plug")
+    cachalot.enable(mode={ENABLE_MODE!r})
+    tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    at = tensor.data_ptr()
+    tensor.untyped_storage()._share_cuda_()
+    assert tensor.data_ptr() == at
+    cachalot.enable(share="handles")
+    assert "with share 'handles'; it cannot change to 'copy'" in refused(cachalot.EnableError, share="copy")
+    import os; os._exit(0)
+    """, preamble="import torch\nimport cachalot\n"))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .._base import environment
 from .._base.errors import EnableError
-from .plug import LIBRARY, NATIVE
+from .plug import LIBRARY, NATIVE, out_of_memory_error
 
 SOURCES = NATIVE / "adapter"
 PREBUILT = NATIVE / "prebuilt"
@@ -32,6 +32,7 @@ COMPILE_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GLIBCX
 # By name alone: when an adapter is loaded, all of these are in the process already.
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
 _ERROR_BYTES = 4096
+_OUT_OF_MEMORY = 2  # kOutOfMemory of exports.h
 
 
 class AdapterError(Exception):
@@ -50,12 +51,14 @@ class Adapter:
             self._set_out_of_memory = self._library.cachalot_adapter_set_out_of_memory
             self._install_pinned = self._library.cachalot_adapter_install_pinned
             self._newest_pool = self._library.cachalot_adapter_newest_pool
+            self._make_plain = self._library.cachalot_adapter_make_plain
         except (OSError, AttributeError) as error:
             raise AdapterError(f"{path} cannot be loaded as an adapter: {error}") from None
         version.restype = ctypes.c_char_p
         self._install.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         self._set_out_of_memory.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._install_pinned.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self._make_plain.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.c_char_p, ctypes.c_size_t]
         made_for = version().decode()
         if _minor(made_for) != _minor(_base_version()):
             raise AdapterError(f"{path} was made for PyTorch {made_for}; this is PyTorch {_base_version()}")
@@ -78,10 +81,25 @@ class Adapter:
         self._newest_pool(pool)
         return pool[0], pool[1]
 
-    def _call(self, function: Any, *arguments: Any) -> None:
+    def make_plain(self, storage: int) -> int:
+        """Copies a storage, given by its `_cdata`, to plain memory of the same stream and pool; its tensors move with it.
+
+        Returns the bytes copied; 0 if it is plain already, was sent or received, or borrows its memory. Waits for the device.
+        No other thread may use the storage meanwhile; its addresses that were taken before are invalid afterwards.
+
+        Raises:
+            RuntimeError: a graph is being captured, the memory is asleep, or a CUDA call failed; the storage is as before.
+            torch.OutOfMemoryError: there is no memory for the copy; the storage is as before.
+        """
+        copied = ctypes.c_size_t()
+        self._call(self._make_plain, storage, copied, error_type=RuntimeError)
+        return copied.value
+
+    def _call(self, function: Any, *arguments: Any, error_type: type[Exception] = EnableError) -> None:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        if function(*arguments, error, _ERROR_BYTES):
-            raise EnableError(error.value.decode(errors="replace"))
+        code = function(*arguments, error, _ERROR_BYTES)
+        if code:
+            raise (out_of_memory_error() if code == _OUT_OF_MEMORY else error_type)(error.value.decode(errors="replace"))
 
 
 class Fit(NamedTuple):

@@ -247,7 +247,7 @@ class Plug:
             return
         _, text = self.last_failure()
         if is_out_of_memory(code):
-            raise _out_of_memory_error()(text)
+            raise out_of_memory_error()(text)
         raise (bad_input if bad_input and is_bad_input(code) else error_type)(text)
 
     def _symbol(self, name: str) -> Any:
@@ -293,7 +293,8 @@ def _cure(error: str) -> str:
     return ""
 
 
-def _out_of_memory_error() -> type[Exception]:
+def out_of_memory_error() -> type[Exception]:
+    """Returns torch.OutOfMemoryError, without an import of torch before it is needed."""
     import torch
 
     return torch.OutOfMemoryError

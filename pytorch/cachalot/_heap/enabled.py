@@ -19,6 +19,7 @@ class Enabled:
     mode: Literal["full", "plug"]
     config: str | None
     plug: Plug
+    share: Literal["handles", "copy"] = "handles"
 
 
 _enabled: Enabled | None = None

@@ -20,7 +20,7 @@ from .._leaks import leaks
 from .._programs import exit_report as _exit_report
 from .._report import out_of_memory, rank_files as _rank_files
 from .._tensors import pinned as _pinned
-from . import captures, config as _config, fallback
+from . import captures, config as _config, fallback, shared_copies
 
 Mode = Literal["auto", "full", "plug", "auto-plug"]
 _MODES = ("auto", "full", "plug", "auto-plug")
@@ -39,6 +39,7 @@ def enable(
     pinned_limit: _pinned.Limit | None = None,
     tell_environment: bool = True,
     gc_on_oom: bool = True,
+    share: shared_copies.Share | None = None,
 ) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
@@ -66,20 +67,26 @@ def enable(
             processes inherit it.
         gc_on_oom: True: before an out-of-memory exception Python's garbage is collected, and memory searched once more: tensors in
             reference cycles live until a collection.
+        share: how tensors are shared with other processes. "handles": by the handles of their pages, which the receiver opens with
+            cachalot. "copy": tensor.untyped_storage()._share_cuda_(), and so torch.multiprocessing, copies a storage in pages to
+            memory of cudaMalloc first (plain()), and frees the pages: any receiver can open it. All tensors of the storage move
+            with it; addresses that were taken before, also by a captured graph, are invalid afterwards. The sender cannot tell what
+            its receiver has: "copy" copies for each. It needs mode "full". None: as before, at first "handles".
 
     Raises:
         ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM,
-            CACHALOT_REPORT_DIR, CACHALOT_REPORT_SECONDS, CACHALOT_STATS, `mode` or `pinned_limit` is invalid; the message
-            names key, value and rule.
+            CACHALOT_REPORT_DIR, CACHALOT_REPORT_SECONDS, CACHALOT_STATS, `mode`, `pinned_limit` or `share` is invalid; the
+            message names key, value and rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
     _pinned.require_good(pinned, pinned_limit, mode)
+    shared_copies.require_good(share, mode)
     with _lock:
         before = enabled()
         if before is not None:
-            _require_no_change(before, config, mode)
+            _require_no_change(before, config, mode, share)
             if pinned:
                 _pinned.install(_load_adapter("full"), before.plug, pinned_limit)
             if on_oom is not None:
@@ -94,10 +101,11 @@ def enable(
         plug = process_plug()
         adapter = _load_adapter(mode)
         _pinned.require_adapter(pinned, adapter)
+        shared_copies.require_adapter(share, adapter)
         with _all_or_nothing(plug):
             _config.clean_environment()
             _options.give(plug, config)
-            now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
+            now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug, share or "handles")
             set_enabled(now)
         plug.call("plug_collect_garbage", int(gc_on_oom))
         if tell_environment:
@@ -106,6 +114,8 @@ def enable(
             _pinned.install(adapter, plug, pinned_limit)
         if adapter is not None and now.mode == "full":
             captures.give_back_after_failures(adapter)
+            if now.share == "copy":
+                shared_copies.copy_when_shared(adapter)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", now.mode, f" ({config})" if config else "")
     if wants_table:
         _exit_report.tell_at_exit("table")
@@ -123,13 +133,15 @@ def _takes_pages(plug: Plug) -> bool:
     return answer.value != 0
 
 
-def _require_no_change(enabled: Enabled, config: str | None, mode: Mode) -> None:
+def _require_no_change(enabled: Enabled, config: str | None, mode: Mode, share: shared_copies.Share | None) -> None:
     if config is not None and config != enabled.config:
         raise EnableError(
             f"cachalot is enabled already, with config {enabled.config!r}; it cannot be enabled again with {config!r}"
         )
     if mode not in ("auto", "auto-plug", enabled.mode):
         raise EnableError(f"cachalot is enabled already, in mode {enabled.mode!r}; it cannot change to {mode!r}")
+    if share not in (None, enabled.share):
+        raise EnableError(f"cachalot is enabled already, with share {enabled.share!r}; it cannot change to {share!r}")
 
 
 def _require_torch_can() -> None:
