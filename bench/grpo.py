@@ -2,6 +2,8 @@
 """Measures a program of GRPO-like steps: rollout, train, weight sync, with memory that legacy IPC must accept in between.
 
     bench/grpo.py [--build build/release] [--steps 20] [--seed 1] [--memory 64GiB]
+    bench/grpo.py --csv [same options]    # the bytes at the peak of each step, which docs/pictures/grpo.svg shows
+    bench/grpo.py --check docs/pictures/grpo.csv    # exit code 1 if the file has other figures
 
 Each step rolls out (a KV cache and decoding with changing lengths), trains (micro-batches of changing lengths, saved activations,
 gradients, an optimizer), and sends the weights in buckets for cudaIpcGetMemHandle, whose answer is checked. Three processes run it:
@@ -26,6 +28,7 @@ import pathlib
 import random
 import subprocess
 import sys
+from typing import Any
 
 WANTED = 1.02
 MiB = 1 << 20
@@ -46,18 +49,26 @@ class Program:
 
         self.torch, self.kind, self.random = torch, kind, random.Random(seed)
         self.runtime = ctypes.CDLL(None)
+        self.peaks: list[list[int]] | None = None  # of live and of reserved memory, by step, where they are wanted
         self.weights = [self.new(self.LAYER) for _ in range(self.LAYERS)]
         self.states = [self.new(2 * self.LAYER) for _ in range(self.LAYERS)]
         self.samples: list[list[object]] = []  # of the last three rollouts, which the loss looks at again
 
     def new(self, size: float) -> object:
-        return self.torch.empty(max(1, int(size)), dtype=self.torch.uint8, device="cuda")
+        tensor = self.torch.empty(max(1, int(size)), dtype=self.torch.uint8, device="cuda")
+        if self.peaks:
+            stats = self.torch._C._cuda_memoryStats(0)
+            now = (stats[key]["all"]["current"] for key in ("allocated_bytes", "reserved_bytes"))
+            self.peaks[-1] = [max(sizes) for sizes in zip(self.peaks[-1], now, strict=True)]
+        return tensor
 
     def switch(self, expandable: bool) -> None:
         if self.kind != "always on":
             self.torch._C._accelerator_setAllocatorSettings(f"expandable_segments:{expandable}")
 
     def step(self) -> None:
+        if self.peaks is not None:  # not by reset_peak_memory_stats: the page heap looks at the peak before it takes plain memory
+            self.peaks.append([0, 0])
         self.rollout()
         self.train()
         self.sync()
@@ -121,26 +132,35 @@ class Program:
             return self.new(self.BUCKET)
 
 
-def child(kind: str, steps: int, seed: int) -> None:
-    """Runs the program and prints its peaks, or that memory ran out, as JSON."""
+def child(kind: str, steps: int, seed: int, by_step: bool) -> None:
+    """Runs the program and prints its peaks, also by step, and whether it ended before memory ran out, as JSON."""
     if kind != "native":
         import cachalot
 
         cachalot.enable("heap:pages")
     import torch
 
+    peaks: list[list[int]] | None = [] if by_step else None
     try:
         program = Program(kind, seed)
+        program.peaks = peaks
         for _ in range(steps):
             program.step()
         ended = True
     except torch.OutOfMemoryError:
         ended = False
     stats = torch.cuda.memory_stats()
-    print(json.dumps({"ended": ended, "live": stats["allocated_bytes.all.peak"], "reserved": stats["reserved_bytes.all.peak"]}))
+    live, reserved = (stats[f"{key}.all.peak"] for key in ("allocated_bytes", "reserved_bytes"))
+    print(json.dumps({"ended": ended, "live": live, "reserved": reserved, "peaks": peaks}))
 
 
-def run(kind: str, args: argparse.Namespace, memory: str) -> dict[str, int]:
+def missing(build: pathlib.Path) -> str | None:
+    """Returns what a build folder lacks to run the program, or None."""
+    needed = ("simulator/libcachalot_simulator.so", "simulator/driver/libcuda.so.1", "python/cachalot/native/libcachalot_torch.so")
+    return next((name for name in needed if not (build / name).exists()), None)
+
+
+def run(kind: str, args: argparse.Namespace, memory: str) -> dict[str, Any]:
     build = pathlib.Path(args.build).resolve()
     environment = dict(os.environ)
     environment.update(
@@ -153,6 +173,7 @@ def run(kind: str, args: argparse.Namespace, memory: str) -> dict[str, int]:
     if kind == "native":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     command = [sys.executable, "-B", __file__, "--child", kind, "--steps", str(args.steps), "--seed", str(args.seed)]
+    command += ["--csv"] if args.csv else []
     process = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
     if process.returncode != 0:
         raise SystemExit(f"{kind} failed:\n{process.stderr}")
@@ -171,16 +192,50 @@ def smallest(kind: str, args: argparse.Namespace, most: int) -> int:
     return low * STEP
 
 
-def main() -> None:
+def steps_as_csv(args: argparse.Namespace) -> str:
+    """Returns the bytes of live and of reserved memory at the peak of each step."""
+    peaks = {kind: run(kind, args, args.memory)["peaks"] for kind in KINDS}
+    lines = [["step", *(f"{kind} {column}" for kind in KINDS for column in ("live", "reserved"))]]
+    for step, by_kind in enumerate(zip(*peaks.values(), strict=True), 1):
+        lines.append([str(size) for size in (step, *(size for sizes in by_kind for size in sizes))])
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of steps: it must be a whole number, at least 1")
+    return int(text)
+
+
+def parsed() -> argparse.Namespace:
+    """Returns the arguments; ends the program with the rule where one is invalid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/release")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=count, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--memory", default="64GiB")
+    parser.add_argument("--csv", action="store_true", help="print the peaks of each step in place of the table")
+    parser.add_argument("--check", metavar="FILE", type=pathlib.Path, help="compare a file with what --csv prints")
     parser.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    lacking = None if args.child else missing(pathlib.Path(args.build))
+    if lacking is not None:
+        parser.error(f"--build {args.build} has no {lacking}: build it with `./run build`, or name a build folder that has it")
+    if args.check and not args.check.is_file():
+        parser.error(f"--check {args.check} is no file: it must have what --csv prints")
+    args.csv |= args.check is not None
+    return args
+
+
+def main() -> None:
+    args = parsed()
     if args.child:
-        return child(args.child, args.steps, args.seed)
+        return child(args.child, args.steps, args.seed, args.csv)
+    if args.csv:
+        text = steps_as_csv(args)
+        if args.check and args.check.read_text() != text:
+            raise SystemExit(f"{args.check} is not what bench/grpo.py --csv prints: write and draw it again")
+        return print("" if args.check else text, end="")
     ratios, devices = {}, {}
     print(f"{'':12} {'live peak':>10} {'reserved':>10} {'ratio':>7} {'smallest device':>16}")
     for kind in KINDS:

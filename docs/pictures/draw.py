@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-PICTURES = ("block_states", "host_time", "layers", "memory_over_time", "page_remap", "stream_order", "traces")
+PICTURES = ("block_states", "grpo", "host_time", "layers", "memory_over_time", "page_remap", "stream_order", "traces")
 
 
 def main() -> int:

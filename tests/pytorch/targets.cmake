@@ -46,4 +46,6 @@ cachalot_python_test(analysis.causes analysis 900 ${PROJECT_SOURCE_DIR}/tests/an
 cachalot_python_test(analysis.remedies analysis 900 ${PROJECT_SOURCE_DIR}/bench/explain_remedies.py
   expandable_segments no_max_split_size no_private_pool one_graph_pool one_stream free_leak raise_limit
   answers limited oversize private_pool other_stream graph_pools leak)
-cachalot_drawn(analysis.causes analysis.remedies)
+cachalot_python_test(documents.grpo documents 300 ${PROJECT_SOURCE_DIR}/bench/grpo.py --build ${PROJECT_BINARY_DIR}
+  --check ${PROJECT_SOURCE_DIR}/docs/pictures/grpo.csv)
+cachalot_drawn(analysis.causes analysis.remedies documents.grpo)
