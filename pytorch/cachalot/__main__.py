@@ -85,7 +85,7 @@ class _Parser(argparse.ArgumentParser):
 def _parse(words: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="python -m cachalot",
-        usage="python -m cachalot [run] [--config OPTIONS] [--pinned] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
+        usage="python -m cachalot [run] [--config OPTIONS] [--pinned] [--share HOW] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
         "       python -m cachalot ranks FOLDER [--json]\n"
         "       python -m cachalot libtorch [--preload] -o FILE [--libtorch FOLDER]\n"
         f"       python -m cachalot {{{','.join(command.SUBCOMMANDS)}}} ...",
@@ -97,6 +97,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"cachalot {cachalot.__version__}")
     parser.add_argument("--config", metavar="OPTIONS", help="as for CACHALOT_CONF, say heap:pages")
     parser.add_argument("--pinned", action="store_true", help="pinned host memory is cachalot's, too")
+    parser.add_argument("--share", metavar="HOW", help="handles or copy: how tensors are shared with other processes")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
     how.add_argument("-c", dest="code", action="store_true", help="the program is given as text, as for python -c")
@@ -109,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from ._programs import exit_report
 
     try:
-        cachalot.enable(arguments.config, pinned=arguments.pinned)
+        cachalot.enable(arguments.config, pinned=arguments.pinned, share=arguments.share)
         if environment.switch("CACHALOT_STATS") is None:  # 1 asks for a table, which enable() prints, 0 for nothing
             exit_report.tell_at_exit("line")
     except (cachalot.EnableError, ValueError) as error:

@@ -25,3 +25,15 @@ def test_what_is_recorded_is_what_pytorch_holds() -> None:
     options = ["--build", str(build), "--python", sys.executable, "--only", "lsm,streams,frag_toy"]
     done = subprocess.run(program + options, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+@world.full_only
+@world.not_pages
+@pytest.mark.parametrize(("arguments", "rule"), [
+    (["--steps", "-1"], "argument --steps: -1 is no number of steps: it must be a whole number, at least 1"),
+    (["--steps", "some"], "argument --steps: some is no number of steps: it must be a whole number, at least 1"),
+    (["--build", "/none"], "--build /none has no simulator/libcachalot_simulator.so: build it with"),
+])
+def test_bad_arguments_of_the_grpo_program_are_refused(arguments: list[str], rule: str) -> None:
+    process = world.run([sys.executable, ROOT / "bench/grpo.py", *arguments])
+    assert process.returncode == 2 and f"grpo.py: error: {rule}" in process.stderr

@@ -289,3 +289,12 @@ def test_stacks_begin_in_the_program(tmp_path, how):
     assert python[-1].startswith("<module> at "), frames
     assert not any("runpy" in frame or "__main__.py" in frame for frame in frames), frames
     assert not any("libcachalot_torch.so" in frame or "torch_2_" in frame for frame in frames), frames
+
+
+@full_only
+def test_share_is_that_of_enable():
+    code = "import torch; print(hasattr(torch.UntypedStorage._share_cuda_, '__wrapped__'))"
+    runs = [run_quickly([sys.executable, "-m", "cachalot", *share, "-c", code]) for share in ([], ["--share", "copy"])]
+    assert [succeeds(process) for process in runs] == ["False\n", "True\n"]
+    refused = run_quickly([sys.executable, "-m", "cachalot", "--share", "pages", "-c", code])
+    assert refused.returncode == 1 and refused.stderr == "cachalot: share is 'pages'; it must be one of 'handles', 'copy'\n"
