@@ -416,6 +416,13 @@ def test_any_process_opens_storages_that_are_copied(make, receiver):
     assert_shared(5, share(make, sender=COPYING, receiver=receiver, sender_environment=simulated(copy_bytes="64MiB")))
 
 
+@full_only
+@pytest.mark.parametrize("heap", ["heap:async", "heap:managed"])
+def test_copies_of_heaps_that_share_nothing_are_opened(heap):
+    environment = simulated(copy_bytes="64MiB") | {"CACHALOT_CONF": heap}
+    assert_shared(5, share(SEVERAL, sender=COPYING, receiver=NATIVE_PREAMBLE, sender_environment=environment))
+
+
 def run_copying(code, **variables):
     """Runs `code` with share='copy', and ends before the deleters, which wait for receivers of shared memory."""
     return run_python(dedent(code) + "\nimport os, sys; sys.stdout.flush(); sys.stderr.flush(); os._exit(0)", preamble=COPYING, **variables)
@@ -462,7 +469,7 @@ def test_a_shared_storage_moves_with_its_tensors():
     succeeds(process)
     told = [line for line in process.stderr.splitlines() if line.startswith("cachalot:")]
     assert told == [
-        "cachalot: a storage of 4,000 bytes on cuda:0 was copied from pages to plain memory to be shared (share='copy'); addresses "
+        "cachalot: a storage of 4,000 bytes on cuda:0 was copied to plain memory to be shared (share='copy'); addresses "
         "of it that were taken before are invalid. Further copies are not told"
     ]
 

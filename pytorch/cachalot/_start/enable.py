@@ -68,10 +68,10 @@ def enable(
         gc_on_oom: True: before an out-of-memory exception Python's garbage is collected, and memory searched once more: tensors in
             reference cycles live until a collection.
         share: how tensors are shared with other processes. "handles": by the handles of their pages, which the receiver opens with
-            cachalot. "copy": tensor.untyped_storage()._share_cuda_(), and so torch.multiprocessing, copies a storage in pages to
-            memory of cudaMalloc first (plain()), and frees the pages: any receiver can open it. All tensors of the storage move
-            with it; addresses that were taken before, also by a captured graph, are invalid afterwards. The sender cannot tell what
-            its receiver has: "copy" copies for each. It needs mode "full". None: as before, at first "handles".
+            cachalot. "copy": tensor.untyped_storage()._share_cuda_(), and so torch.multiprocessing, first copies a storage to memory
+            of cudaMalloc (plain()), unless it lies there, and frees the memory before: any receiver can open it. All tensors of
+            the storage move with it; addresses that were taken before, also by a captured graph, are invalid afterwards. The sender
+            cannot tell what its receiver has: "copy" copies for each. It needs mode "full". None: as before, at first "handles".
 
     Raises:
         ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM,

@@ -33,7 +33,7 @@ def require_adapter(share: Share | None, adapter: Adapter | None) -> None:
 
 
 def copy_when_shared(adapter: Adapter) -> None:
-    """Has each later `_share_cuda_()` copy a storage in pages to plain memory first."""
+    """Has each later `_share_cuda_()` copy a storage to plain memory first, unless it is plain already."""
     import torch
 
     storages: Any = torch.UntypedStorage
@@ -55,7 +55,7 @@ def _tell_once(copied: int, device: Any) -> None:
         return
     _has_told = True
     logger().warning(
-        "cachalot: a storage of %s bytes on %s was copied from pages to plain memory to be shared (share='copy'); addresses of it "
+        "cachalot: a storage of %s bytes on %s was copied to plain memory to be shared (share='copy'); addresses of it "
         "that were taken before are invalid. Further copies are not told",
         f"{copied:,}", device,
     )
