@@ -85,6 +85,42 @@ ChannelLimits limits_of(int config_least, int config_most) {
 // An estimate: the number of channels of a machine is half or twice that of `channels`.
 Spread spread_of(std::size_t bytes) { return {bytes / 2, bytes}; }
 
+std::vector<std::uint64_t> RegisteredMemory::pages_of(Process& process, Address begin, std::size_t bytes) {
+  constexpr std::size_t kStep = std::size_t{2} << 20;
+  std::vector<std::uint64_t> pages;
+  for (Address at = begin; at < begin + bytes; at += kStep) {
+    const DeviceState* const device = process.devices().find_owner(at);
+    pages.push_back(device == nullptr ? 0 : device->simulated->memory_at(at)->physical);
+  }
+  return pages;
+}
+
+void* RegisteredMemory::add(const void* buffer, std::size_t bytes) {
+  Range range{reinterpret_cast<Address>(buffer), bytes, {}};
+  on_process("ncclCommRegister", [&](Process& process) { range.pages = pages_of(process, range.begin, bytes); });
+  void* const handle = reinterpret_cast<void*>(fresh_handle());
+  ranges_.emplace(handle, std::move(range));
+  return handle;
+}
+
+void RegisteredMemory::remove(const void* handle) {
+  if (ranges_.erase(handle) == 0) throw NcclError(ncclInvalidArgument, "no memory is registered by this handle");
+}
+
+void RegisteredMemory::require_unchanged(Process& process, const char* call,
+                                         std::initializer_list<const void*> addresses) const {
+  for (const auto& [handle, range] : ranges_) {
+    const bool is_used = std::ranges::any_of(addresses, [&](const void* address) {
+      const auto at = reinterpret_cast<Address>(address);
+      return at >= range.begin && at < range.begin + range.bytes;
+    });
+    if (!is_used || pages_of(process, range.begin, range.bytes) == range.pages) continue;
+    throw NcclError(ncclInvalidUsage,
+                    formatted("{}: other memory is at {} than when its {} bytes were registered (ncclCommRegister)",
+                              call, reinterpret_cast<const void*>(range.begin), range.bytes));
+  }
+}
+
 void ChannelMemory::make(int device, int ranks, const ChannelLimits& limits) {
   device_ = device;
   const GpuModel* gpu = nullptr;

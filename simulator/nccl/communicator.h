@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "simulator/models/context_costs.h"
 #include "simulator/nccl/messages.h"
 #include "simulator/nccl/nccl_abi.h"
+#include "simulator/state/calls.h"
 
 namespace cachalot::simulator::nccl {
 
@@ -75,6 +77,30 @@ class ChannelMemory {
   std::size_t bytes_ = 0;
 };
 
+// Memory that the program has registered with a communicator. NCCL keeps the pages that are behind the addresses when they are
+// registered. Other pages there later are a mistake that it does not see, and that the simulator tells. Not thread-safe, as a
+// communicator is not.
+class RegisteredMemory {
+ public:
+  // Returns the handle. Takes the process's lock. Throws NcclError.
+  void* add(const void* buffer, std::size_t bytes);
+  // Throws ncclInvalidArgument for another handle.
+  void remove(const void* handle);
+  // Throws ncclInvalidUsage if an address lies in registered memory that has other pages now, or none.
+  void require_unchanged(Process& process, const char* call, std::initializer_list<const void*> addresses) const;
+
+ private:
+  struct Range {
+    Address begin = 0;
+    std::size_t bytes = 0;
+    std::vector<std::uint64_t> pages;  // the physical byte at the begin, and at each 2 MiB behind it
+  };
+
+  static std::vector<std::uint64_t> pages_of(Process& process, Address begin, std::size_t bytes);
+
+  std::map<const void*, Range> ranges_;
+};
+
 struct Reduction {
   ncclRedOp_t op = ncclSum;
   std::vector<char> factor;  // of ncclRedOpCreatePreMulSum, an element; empty: none. `op` is ncclSum then
@@ -122,6 +148,7 @@ class Communicator {
   // This process, with the device's number on the machine.
   Member own_member() const;
   ChannelMemory& memory() { return memory_; }
+  RegisteredMemory& registered() { return registered_; }
 
   // Numbers of calls, from 1 on.
   std::uint64_t next_collective() { return ++collectives_; }
@@ -171,6 +198,7 @@ class Communicator {
   std::uint64_t id_ = 0;
   std::vector<Member> members_;
   ChannelMemory memory_;
+  RegisteredMemory registered_;
   std::uint64_t collectives_ = 0;
   std::uint64_t children_ = 0;
   std::map<int, std::uint64_t> sent_;

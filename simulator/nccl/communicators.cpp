@@ -193,20 +193,20 @@ ncclResult_t give_answer(const char* name, ncclComm_t comm, Value* to, Value (*v
   });
 }
 
-// Whatever is registered: nothing reads it. It takes no memory of the device: for a symmetric window, NCCL 2.28.9 maps the
+// Registered memory takes no other memory of the device: for a symmetric window, NCCL 2.28.9 maps the
 // memory of all ranks that is there already into one range of addresses (src/dev_runtime.cc, symMemoryMapLsaTeam), and what
 // it keeps of a window is some hundred bytes.
-ncclResult_t register_memory(const char* name, ncclComm_t comm, void* buffer, void** handle) {
+ncclResult_t register_memory(const char* name, ncclComm_t comm, void* buffer, std::size_t bytes, void** handle) {
   return nccl_call([&] {
-    find(comm);
+    const std::shared_ptr<Communicator> communicator = find(comm);
     require_not_null(name, buffer);
     require_not_null(name, handle);
-    *handle = reinterpret_cast<void*>(fresh_handle());
+    *handle = communicator->registered().add(buffer, bytes);
   });
 }
 
-ncclResult_t deregister(ncclComm_t comm) {
-  return nccl_call([&] { find(comm); });
+ncclResult_t deregister(ncclComm_t comm, const void* handle) {
+  return nccl_call([&] { find(comm)->registered().remove(handle); });
 }
 
 ncclResult_t refuse_call(const char* name) {
@@ -366,17 +366,17 @@ ncclResult_t ncclMemFree(void* pointer) {
   });
 }
 
-ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t, void** handle) {
-  return register_memory(__func__, comm, buffer, handle);
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t bytes, void** handle) {
+  return register_memory(__func__, comm, buffer, bytes, handle);
 }
 
-ncclResult_t ncclCommDeregister(ncclComm_t comm, void*) { return deregister(comm); }
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) { return deregister(comm, handle); }
 
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t, ncclWindow_t* window, int) {
-  return register_memory(__func__, comm, buffer, window);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t bytes, ncclWindow_t* window, int) {
+  return register_memory(__func__, comm, buffer, bytes, window);
 }
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t) { return deregister(comm); }
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) { return deregister(comm, window); }
 
 ncclResult_t ncclDevCommCreate(ncclComm_t, const void*, void*) { return refuse_call("ncclDevCommCreate"); }
 

@@ -544,3 +544,54 @@ def test_share_is_refused_in_words_and_by_default_moves_nothing():
     assert "with share 'handles'; it cannot change to 'copy'" in refused(cachalot.EnableError, share="copy")
     import os; os._exit(0)
     """, preamble="import torch\nimport cachalot\n"))
+
+
+# One rank, whose collectives check that memory which NCCL has registered has the pages it had then.
+REGISTERED = """
+import torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(1, device="cuda"))
+def fill_and_empty():
+    junk = [torch.empty(7 << 20, dtype=torch.uint8, device="cuda") for _ in range(40)]
+    del junk[::2]
+    large = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+    del junk, large
+    torch.cuda.empty_cache()
+"""
+
+
+@not_plug
+def test_a_pool_that_nccl_has_registered_keeps_its_pages():
+    code = REGISTERED + """
+backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+pool = torch.cuda.MemPool()
+def in_pool():
+    with torch.cuda.use_mem_pool(pool):
+        if "cachalot" in sys.modules:
+            sys.modules["cachalot"].make_plain(pool)
+        return torch.ones(4 << 20, device="cuda")
+tensor = in_pool()
+backend.register_mem_pool(pool)
+for _ in range(5):
+    del tensor
+    fill_and_empty()
+    tensor = in_pool()
+    dist.all_reduce(tensor)
+backend.deregister_mem_pool(pool)
+segments = [segment for segment in torch.cuda.memory_snapshot() if segment["segment_pool_id"] == pool.id]
+assert segments and not any(segment["is_expandable"] for segment in segments)
+"""
+    succeeds(run_python("import sys\n" + code))
+
+
+@not_plug
+def test_segments_are_registered_as_they_come_and_deregistered_as_they_go():
+    code = REGISTERED + """
+torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+for mib in (30, 50, 30, 70):
+    tensor = torch.ones(mib << 18, device="cuda")
+    dist.all_reduce(tensor)
+    del tensor
+    fill_and_empty()
+"""
+    succeeds(run_python(code, TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1"))

@@ -286,6 +286,25 @@ TEST_F(SimulatorNccl, AskedForMemoryItGivesThatOfTheDevice) {
   EXPECT_EQ(ncclMemFree(comms_), ncclUnhandledCudaError) << "not an address of device memory";
 }
 
+TEST_F(SimulatorNccl, RegisteredMemoryMustKeepItsPages) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  void* handle = nullptr;
+  ncclWindow_t window = nullptr;
+  ASSERT_NCCL(ncclCommRegister(comms_[0], sent_[0], kBytes, &handle));
+  ASSERT_NCCL(ncclCommWindowRegister(comms_[0], received_[0], kBytes, &window, 1));
+  EXPECT_EQ(reduced<int>(ncclInt32, ncclSum, {1}, {2}), std::vector<int>{3});
+  void* const before = sent_[0];
+  ASSERT_CUDA(cudaFree(sent_[0]));
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, kBytes));
+  EXPECT_EQ(ncclAllReduce(before, received_[0], 1, ncclInt32, ncclSum, comms_[0], nullptr), ncclInvalidUsage);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("registered"), std::string::npos);
+  EXPECT_NCCL(ncclCommDeregister(comms_[0], handle));
+  EXPECT_EQ(ncclCommDeregister(comms_[0], handle), ncclInvalidArgument);
+  EXPECT_NCCL(ncclCommWindowDeregister(comms_[0], window));
+  sent_[0] = other;
+}
+
 TEST_F(SimulatorNccl, WithoutMemoryTheFirstUseFails) {
   ASSERT_CUDA(cudaSetDevice(0));
   void* rest = nullptr;
