@@ -128,6 +128,7 @@ SegmentSnapshot Inspection::picture(const Block& head, const Held& held) const {
   segment.segment_type = pool.kind();
   segment.segment_pool_id = pool.id();
   segment.is_expandable = pool.growth->is_expandable();
+  segment.number = state_.blocks.segment_number(head);
   segment.context = context_of(head, &BlockDetail::segment_context);
   for (const Block* block = &head; !block->is_edge(); block = block->next) {
     const bool is_idle = block->is_unused() || block->is_cached();

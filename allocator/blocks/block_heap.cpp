@@ -22,20 +22,29 @@ Block& BlockHeap::add_segment(Address address, std::size_t bytes, Arena& arena) 
   }
   try {
     segments_.emplace(address, &block);
+    numbers_.emplace(address, last_number_ + 1);
   } catch (...) {
+    segments_.erase(address);
     page_map_.leave(address, bytes);
     slab_.retire(block);
     throw;
   }
+  ++last_number_;
   block = {address, bytes, 0, 0, &edge_, &edge_, &arena, {}};
   insert(block);
   return block;
+}
+
+std::uint64_t BlockHeap::segment_number(const Block& head) const {
+  const auto number = numbers_.find(head.address);
+  return number == numbers_.end() ? 0 : number->second;
 }
 
 void BlockHeap::remove_segment(Block& block) {
   CACHALOT_ASSERT(block.is_free() && !block.is_split());
   block.arena->bins.remove(block);
   segments_.erase(block.address);
+  numbers_.erase(block.address);
   page_map_.leave(block.address, block.size());
   if (BlockDetail* detail = slab_.find_detail(block)) detail->segment_context.reset();
   slab_.retire(block);
@@ -208,7 +217,7 @@ std::string BlockHeap::validate() const {
 
 std::size_t BlockHeap::metadata_bytes() const {
   constexpr std::size_t kMapNode = 48;  // of std::map in libstdc++, with a key and a pointer
-  return slab_.metadata_bytes() + segments_.size() * kMapNode;
+  return slab_.metadata_bytes() + (segments_.size() + numbers_.size()) * kMapNode;
 }
 
 CACHALOT_END

@@ -130,6 +130,8 @@ class BlockHeap {
 
   // First blocks of all segments, by address.
   const Map<Address, Block*>& segments() const { return segments_; }
+  // Returns the number of the segment of a first block, from 1 on in the order of add_segment; 0 for other segments.
+  std::uint64_t segment_number(const Block& head) const;
   // Returns the segment that holds the address, or null.
   Block* segment_at(Address address) const;
 
@@ -168,6 +170,8 @@ class BlockHeap {
   PageMap& page_map_;
   BlockSlab slab_;
   Map<Address, Block*> segments_;
+  Map<Address, std::uint64_t> numbers_;
+  std::uint64_t last_number_ = 0;
   // Stands beside the first and the last block of every segment, so that no neighbour is null. Its pointers mean
   // nothing.
   Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};

@@ -106,6 +106,13 @@ inline cuda_caching::BlockInfo to_torch(const BlockSnapshot& block) {
   return info;
 }
 
+// Ranks register the segments of a pool with NCCL in the order of this number, which is not negative (since torch 2.11).
+template <typename Info>
+void number(Info& info, std::uint64_t number) {
+  if constexpr (requires { info.registration_counter; })
+    info.registration_counter = static_cast<decltype(info.registration_counter)>(number);
+}
+
 inline cuda_caching::SegmentInfo to_torch(const SegmentSnapshot& segment) {
   cuda_caching::SegmentInfo info;
   info.device = static_cast<c10::DeviceIndex>(segment.device);
@@ -117,6 +124,7 @@ inline cuda_caching::SegmentInfo to_torch(const SegmentSnapshot& segment) {
   info.stream = segment.stream;
   info.is_large = segment.segment_type == PoolKind::large;
   info.is_expandable = segment.is_expandable;
+  number(info, segment.number);
   info.owner_private_pool_id = to_torch(segment.segment_pool_id);
   info.blocks.reserve(segment.blocks.size());
   for (const BlockSnapshot& block : segment.blocks) info.blocks.push_back(to_torch(block));

@@ -651,5 +651,16 @@ TEST(TheGroups, AreOfNoUseInAForkedChild) {
       ::testing::ExitedWithCode(7), "");
 }
 
+TEST(SegmentSnapshots, AreNumberedInTheOrderInWhichTheSegmentsCame) {
+  World world;
+  void* const first = world.allocate(30 * kMiB);
+  world.allocate(40 * kMiB);
+  world.allocator.deallocate(first);
+  world.allocator.empty_cache();
+  world.allocate(50 * kMiB);
+  for (const SegmentSnapshot& segment : world.allocator.snapshot().segments)
+    EXPECT_EQ(segment.number, segment.total_size == 40 * kMiB ? 2u : 3u);
+}
+
 }  // namespace
 }  // namespace cachalot

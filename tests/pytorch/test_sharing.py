@@ -388,7 +388,7 @@ assert legacy(before) == legacy(after) == {not PAGES}
 try:
     cachalot.make_plain("weights")
 except TypeError as error:
-    assert "'weights' is not a torch.cuda.MemPool" in str(error)
+    assert "pool is 'weights'; it must be a torch.cuda.MemPool" in str(error)
 """
     succeeds(run_python(program))
 

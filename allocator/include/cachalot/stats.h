@@ -176,8 +176,11 @@ struct SegmentSnapshot {
   PoolKind segment_type = PoolKind::small;  ///< size class of its blocks
   PoolId segment_pool_id;                   ///< the pool that it belongs to
   bool is_expandable = false;               ///< true over heap:pages
-  Context context;                          ///< where its first allocation was, if recorded
-  std::vector<BlockSnapshot> blocks;        ///< in address order
+  /// The number of the segment on its device, from 1 on in the order in which they came; 0 if it is
+  /// expandable.
+  std::uint64_t number = 0;
+  Context context;                    ///< where its first allocation was, if recorded
+  std::vector<BlockSnapshot> blocks;  ///< in address order
 };
 
 /// A Snapshot describes all memory that an allocator holds at one moment. A plain value.
