@@ -43,8 +43,8 @@ std::uint64_t BlockHeap::segment_number(const Block& head) const {
 void BlockHeap::remove_segment(Block& block) {
   CACHALOT_ASSERT(block.is_free() && !block.is_split());
   block.arena->bins.remove(block);
-  segments_.erase(block.address);
   numbers_.erase(block.address);
+  segments_.erase(block.address);
   page_map_.leave(block.address, block.size());
   if (BlockDetail* detail = slab_.find_detail(block)) detail->segment_context.reset();
   slab_.retire(block);

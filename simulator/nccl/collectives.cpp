@@ -349,8 +349,8 @@ class Exchanging {
   Part launch() {
     Part given;
     const OnDevice on_device(communicator_->device());
+    communicator_->registered().require_unchanged(call_.name, {call_.from, call_.to});
     on_process(call_.name, [&](Process& process) {
-      communicator_->registered().require_unchanged(process, call_.name, {call_.from, call_.to});
       StreamState& stream = process.streams().at(call_.name, stream_);
       is_captured_ = stream.capture != nullptr;
       moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=

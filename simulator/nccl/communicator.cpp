@@ -107,17 +107,19 @@ void RegisteredMemory::remove(const void* handle) {
   if (ranges_.erase(handle) == 0) throw NcclError(ncclInvalidArgument, "no memory is registered by this handle");
 }
 
-void RegisteredMemory::require_unchanged(Process& process, const char* call,
-                                         std::initializer_list<const void*> addresses) const {
+void RegisteredMemory::require_unchanged(const char* call, std::initializer_list<const void*> addresses) const {
   for (const auto& [handle, range] : ranges_) {
-    const bool is_used = std::ranges::any_of(addresses, [&](const void* address) {
+    const bool is_used = std::ranges::any_of(addresses, [&range = range](const void* address) {
       const auto at = reinterpret_cast<Address>(address);
       return at >= range.begin && at < range.begin + range.bytes;
     });
-    if (!is_used || pages_of(process, range.begin, range.bytes) == range.pages) continue;
-    throw NcclError(ncclInvalidUsage,
-                    formatted("{}: other memory is at {} than when its {} bytes were registered (ncclCommRegister)",
-                              call, reinterpret_cast<const void*>(range.begin), range.bytes));
+    if (!is_used) continue;
+    std::vector<std::uint64_t> pages;
+    on_process(call, [&, &range = range](Process& process) { pages = pages_of(process, range.begin, range.bytes); });
+    if (pages == range.pages) continue;
+    throw NcclError(ncclInvalidUsage, formatted("{}: other memory is at {} than when its {} bytes were registered "
+                                                "(ncclCommRegister)",
+                                                call, reinterpret_cast<const void*>(range.begin), range.bytes));
   }
 }
 

@@ -86,8 +86,8 @@ class RegisteredMemory {
   void* add(const void* buffer, std::size_t bytes);
   // Throws ncclInvalidArgument for another handle.
   void remove(const void* handle);
-  // Throws ncclInvalidUsage if an address lies in registered memory that has other pages now, or none.
-  void require_unchanged(Process& process, const char* call, std::initializer_list<const void*> addresses) const;
+  // Throws ncclInvalidUsage if an address lies in registered memory that has other pages now, or none. Takes the process's lock.
+  void require_unchanged(const char* call, std::initializer_list<const void*> addresses) const;
 
  private:
   struct Range {
