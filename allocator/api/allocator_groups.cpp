@@ -380,19 +380,23 @@ bool AllocatorSleep::ensure(std::string_view tag, int device) {
   const auto allocators = state_.selected(device);
   for (const auto& allocator : allocators) allocator->sleeping.require_pages("ensure");
   const PoolId pool = state_.tags.pool_of(tag);
-  bool is_lost = false;
+  const std::lock_guard<std::recursive_mutex> ensuring(state_.ensuring);
+  std::vector<EvictablePools*> lost;
+  lost.reserve(allocators.size());
   std::size_t held = 0;
   try {
     for (const auto& allocator : allocators) {
       allocator->pools.create_tag(pool, tag);
-      is_lost |= allocator->evictable.ensure(pool, [&] { wake(state_, {allocator.get()}, pool); });
+      const bool is_lost = allocator->evictable.ensure(pool, [&] { wake(state_, {allocator.get()}, pool); });
+      if (is_lost) lost.push_back(&allocator->evictable);
       ++held;
     }
   } catch (...) {
+    for (EvictablePools* const evictable : lost) evictable->remember_lost_content(pool);
     for (const auto& allocator : allocators.first(held)) allocator->evictable.let_go(pool);
     throw;
   }
-  return is_lost;
+  return !lost.empty();
 }
 
 void AllocatorSleep::let_go(std::string_view tag, int device) {

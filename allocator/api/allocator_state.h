@@ -103,6 +103,8 @@ class AllocatorState final : public ForkAware {
   std::atomic<bool> caching_enabled{true};
   Tags tags;
   LateFrees late_frees;
+  // Calls of `ensure` follow each other, on all devices: a refill on one may ensure other tags on the others.
+  std::recursive_mutex ensuring;
 
  private:
   struct Parts {

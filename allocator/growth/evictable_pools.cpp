@@ -28,10 +28,14 @@ void EvictablePools::forget_lost_content(PoolId id) {
   if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = false;
 }
 
+void EvictablePools::remember_lost_content(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = true;
+}
+
 // --- holds ----------------------------------------------------------------------------------------------------------------
 
 bool EvictablePools::ensure(PoolId id, FunctionRef<void()> wake) {
-  const std::lock_guard<std::recursive_mutex> ensuring(ensuring_);
   hold(id);
   try {
     wake();
@@ -62,8 +66,7 @@ bool EvictablePools::refill(PoolId id) {
   try {
     function(state_.index);
   } catch (...) {
-    const DeviceLock lock(state_.mutex);
-    pools_.existing(id, "ensure: could not find pool of id", lock).has_lost_content = true;
+    remember_lost_content(id);
     throw;
   }
   return false;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstddef>
-#include <mutex>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -33,7 +33,9 @@ class EvictablePools {
   void make_resident(PoolId id);
   // The program has restored the pool and makes its content itself: no ensure does.
   void forget_lost_content(PoolId id);
-  // Holds the pool before it wakes. `wake` wakes it.
+  // An ensure found lost content, and failed on another device: the next one finds it again.
+  void remember_lost_content(PoolId id);
+  // Holds the pool before it wakes. `wake` wakes it. Calls must follow each other: content comes back once.
   bool ensure(PoolId id, FunctionRef<void()> wake);
   void let_go(PoolId id);
   std::size_t give_way(std::size_t bytes);
@@ -52,7 +54,6 @@ class EvictablePools {
   SleepingPools& sleeping_;
   CacheLevel& level_;
   MemoryPressure& pressure_;
-  std::recursive_mutex ensuring_;  // content comes back once; a refill may ensure other tags
   std::uint64_t ensures_ CACHALOT_GUARDED_BY(device_lock) = 0;
 };
 

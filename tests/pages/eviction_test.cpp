@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -250,6 +252,42 @@ TEST(LostContent, MayNeedOtherTagsToBeMadeAgain) {
   EXPECT_EQ(world.asleep(), "copy, source");
   world.allocator.ensure("copy");
   EXPECT_EQ(world.asleep(), "");
+}
+
+TEST(LostContent, IsToldAgainAfterAnotherDeviceHasFailed) {
+  TwoDevices world(64 * kMiB, "heap:pages");
+  world.allocator.begin_tagged("a");
+  for (const int device : {0, 1}) world.allocator.allocate(16 * kMiB, device);
+  world.allocator.end_tagged("a");
+  world.allocator.make_evictable("a", {}, 0);
+  world.allocator.give_way(kMiB, 0);
+  world.allocator.begin_capture(1);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.ensure("a"); }), "a graph is being captured on device 1");
+  world.allocator.end_capture(1);
+  EXPECT_EQ(world.allocator.tags().front().holds, 0u);
+  EXPECT_TRUE(world.allocator.ensure("a"));
+  EXPECT_FALSE(world.allocator.ensure("a"));
+}
+
+// Each of two threads would make the content of one device while it waits for that of the other.
+TEST(LostContent, MayNeedTagsOfOtherDevicesToBeMadeAgain) {
+  TwoDevices world(64 * kMiB, "heap:pages");
+  std::atomic<int> refills{0};
+  const auto refill = [&](int device) {
+    ++refills;
+    for (int i = 0; i < 50 && refills < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    world.allocator.ensure("a", 1 - device);
+    world.allocator.let_go("a", 1 - device);
+  };
+  world.allocator.begin_tagged("a");
+  for (const int device : {0, 1}) world.allocator.allocate(16 * kMiB, device);
+  world.allocator.end_tagged("a");
+  world.allocator.make_evictable("a", lost(refill));
+  world.allocator.release_physical("a");
+  std::thread first([&] { world.allocator.ensure("a", 0); });
+  world.allocator.ensure("a", 1);
+  first.join();
+  EXPECT_EQ(refills, 2);
 }
 
 // --- bad input --------------------------------------------------------------------------------------------------------------
