@@ -273,7 +273,9 @@ void DeviceGuard::put_to_sleep(FunctionRef<void()> release_physical) {
   });
 }
 
+// Other threads may have freed into the quarantine since it was drained.
 void DeviceGuard::mark_sleepers() {
+  quarantine_.mark_sleepers();
   books_.for_each_live([&](GuardedBlock& block) {
     if (block.pattern != GuardedBlock::Pattern::canaries || !blocks_.sleeps(block)) return;
     block.slept = true;

@@ -197,6 +197,13 @@ void Quarantine::forget(Address address) {
   kept_.erase(found);
 }
 
+void Quarantine::mark_sleepers() {
+  const Lock lock(mutex_);
+  for (GuardedBlock& block : kept_) {
+    if (blocks_.sleeps(block)) block.pattern = GuardedBlock::Pattern::none;
+  }
+}
+
 void Quarantine::append_questions(std::vector<GuardQuestion>& questions, GuardedMemory& /*memory*/) {
   const Lock lock(mutex_);
   for (GuardedBlock& block : kept_) cachalot::append_questions(block, questions);

@@ -113,6 +113,8 @@ class Quarantine {
   void add(GuardedBlock& block, GuardedMemory& memory) CACHALOT_REQUIRES_SHARED(memory.mutex);
   // Takes the block of that user's address out, which is freed already.
   void forget(Address address);
+  // Blocks that came just before their memory went to sleep are not compared any more.
+  void mark_sleepers();
   // The questions point at blocks in here.
   void append_questions(std::vector<GuardQuestion>& questions, GuardedMemory& memory) CACHALOT_REQUIRES(memory.mutex);
 

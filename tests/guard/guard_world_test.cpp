@@ -1,7 +1,11 @@
 // The guard among the allocator's other parts: streams, memory that is short, graphs, pools, sleep, sharing.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/guard/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
@@ -242,6 +246,28 @@ TEST_P(Sleeping, BlocksHaveTheirCanariesAgainWhenTheyWake) {
   EXPECT_EQ(world.take_one().offset, 1000);
   allocator.deallocate(smashed);
   EXPECT_EQ(world.take_one().offset, 1001);
+}
+
+// A block that is freed after the quarantine was emptied for the sleep is in quarantine while it sleeps.
+TEST(GuardedSleep, MayBeginWhileAnotherThreadFrees) {
+  GuardedWorld world("heap:pages");
+  CachingAllocator& allocator = world.allocator;
+  for (std::size_t i = 0; i < scaled(5000); ++i) {
+    allocator.begin_tagged("weights");
+    void* const ptr = world.allocate(kMiB);
+    allocator.end_tagged("weights");
+    std::atomic<bool> goes{false};
+    std::thread other([&] {
+      while (!goes) continue;
+      for (std::size_t turn = 0; turn < i % 50 * 20; ++turn) std::atomic_signal_fence(std::memory_order_seq_cst);
+      allocator.deallocate(ptr);
+    });
+    goes = true;
+    allocator.release_physical("weights");
+    other.join();
+    AllocatorGuard(allocator).check();
+    ASSERT_NO_THROW(allocator.restore_physical("weights"));
+  }
 }
 
 TEST(GuardedSleep, ADeviceThatRefusesLeavesAllOfItSound) {
