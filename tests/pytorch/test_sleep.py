@@ -116,6 +116,128 @@ def test_lost_content_is_made_again():
     cachalot.make_resident("derived")
 
 
+def holds_of(tag):
+    import cachalot
+
+    return [region.holds for region in cachalot.regions() if region.tag == tag]
+
+
+@pages_only
+def test_a_refill_that_fails_leaves_no_hold_and_its_loss_is_told():
+    import cachalot
+
+    def refill():
+        raise KeyError("never")
+
+    with cachalot.region("unlucky"):
+        tensor = torch.full((1000,), 7, device="cuda", dtype=torch.int32)
+    cachalot.make_evictable("unlucky", save=False, refill=refill)
+    cachalot.release_physical("unlucky")
+    with pytest.raises(KeyError) as kept:  # with its traceback, whose frames have their variables
+        cachalot.ensure("unlucky")
+    assert holds_of("unlucky") == [0]
+    cachalot.make_evictable("unlucky", save="pinned")
+    assert cachalot.ensure("unlucky").is_lost
+    cachalot.make_evictable("unlucky", save=False, refill=refill)
+    cachalot.release_physical("unlucky")
+    with pytest.raises(KeyError):
+        cachalot.ensure("unlucky")
+    cachalot.restore_physical("unlucky")
+    assert not cachalot.ensure("unlucky").is_lost, "the program has restored it, and makes it itself"
+    cachalot.make_resident("unlucky")
+    del tensor, kept
+
+
+@pages_only
+def test_a_refill_may_ensure_its_own_tag():
+    import cachalot
+
+    def refill():
+        with cachalot.ensure("own"):
+            tensor.fill_(7)
+
+    with cachalot.region("own"):
+        tensor = torch.full((1000,), 7, device="cuda", dtype=torch.int32)
+    cachalot.make_evictable("own", save=False, refill=refill)
+    cachalot.release_physical("own")
+    with cachalot.ensure("own") as hold:
+        assert not hold.is_lost
+    assert holds_of("own") == [0]
+    cachalot.make_resident("own")
+
+
+@pages_only
+def test_an_interrupt_just_after_the_memory_is_back_leaves_no_hold_and_its_loss_is_told(monkeypatch):
+    import cachalot
+    from cachalot._bindings.plug import Plug
+
+    call = Plug.call
+
+    def interrupted(self, name, *arguments, **options):
+        call(self, name, *arguments, **options)
+        if name == "ensure":
+            raise KeyboardInterrupt
+
+    with cachalot.region("interrupted"):
+        tensor = torch.ones(1000, device="cuda")
+    cachalot.make_evictable("interrupted", save=False)
+    cachalot.release_physical("interrupted")
+    with monkeypatch.context() as patch:
+        patch.setattr(Plug, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cachalot.ensure("interrupted")
+    assert holds_of("interrupted") == [0]
+    assert cachalot.ensure("interrupted").is_lost
+    cachalot.make_resident("interrupted")
+    del tensor
+
+
+@pages_only
+def test_a_hold_that_lives_to_the_end_of_the_interpreter_is_no_error():
+    program = """
+with cachalot.region("a"):
+    tensor = torch.ones(1000, device="cuda")
+cachalot.make_evictable("a")
+hold = cachalot.ensure("a")
+hold.itself = hold
+import sys
+sys.hold = cachalot.ensure("a")
+"""
+    process = run_python(program, fresh=True)
+    succeeds(process)
+    assert process.stderr == ""
+
+
+@pages_only
+def test_ensure_in_a_forked_child_fails_although_another_thread_ensures():
+    program = """
+import os, threading, torch, cachalot
+cachalot.enable()
+with cachalot.region("a"):
+    tensor = torch.ones(1000, device="cuda")
+refills, forked = threading.Event(), threading.Event()
+def refill():
+    refills.set()
+    forked.wait()
+cachalot.make_evictable("a", save=False, refill=refill)
+cachalot.release_physical("a")
+thread = threading.Thread(target=lambda: cachalot.ensure("a"))
+thread.start()
+refills.wait()
+child = os.fork()
+if child == 0:
+    try:
+        cachalot.ensure("a")
+    except RuntimeError as error:
+        os._exit(0 if "fork" in str(error) else 2)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+forked.set()
+thread.join()
+"""
+    succeeds(run_python(program))
+
+
 @not_native
 @full_only
 def test_memory_that_cannot_give_way_is_refused_with_the_rule():

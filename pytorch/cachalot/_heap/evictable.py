@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,10 +12,9 @@ from typing import TYPE_CHECKING
 from .._bindings.plug import ALL_DEVICES
 from .enabled import index_of, require_enabled
 from .limits import size_text
-from .regions import Save, keep_of
+from .regions import Save, keep_of, lost_tags
 
 if TYPE_CHECKING:
-    import os
     from types import TracebackType
 
     from .enabled import Device
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
 # One lock for all tags: a refill may ensure other tags.
 _ensuring = threading.RLock()
 _refills: dict[str, Callable[[], None]] = {}
-_lost: set[str] = set()
+_NOT_HELD = -1  # the library sets `is_lost` to 0 or 1
+
+
+def _unlock() -> None:
+    """In a forked child, which lacks the thread that may have had the lock."""
+    global _ensuring
+    _ensuring = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 class Hold:
@@ -33,13 +43,16 @@ class Hold:
     def __init__(self, tag: str, is_lost: bool) -> None:
         self.tag = tag
         self.is_lost = is_lost
-        self._is_held = True
+        # The entry ends the hold: of two threads that release it, one gets it. As the interpreter ends, this module's names are gone.
+        self._ends = [functools.partial(require_enabled().plug.call, "let_go", tag.encode(), ALL_DEVICES)]
 
     def release(self) -> None:
         """Ends the hold. Work that uses the memory need not be done: an eviction waits for it. A second call does nothing."""
-        if self._is_held:
-            self._is_held = False
-            require_enabled().plug.call("let_go", self.tag.encode(), ALL_DEVICES)
+        try:
+            end = self._ends.pop()
+        except IndexError:
+            return
+        end()
 
     def __enter__(self) -> Hold:
         return self
@@ -114,20 +127,35 @@ def ensure(tag: str) -> Hold:
         Exception: what `refill` raises; the tag is then not held, and the next call calls it again.
     """
     plug = require_enabled().plug
-    name = tag.encode()
-    is_lost = ctypes.c_int()
+    is_lost = ctypes.c_int(_NOT_HELD)
     with _ensuring:
-        plug.call("ensure", name, ALL_DEVICES, is_lost)
-        hold = Hold(tag, is_lost.value != 0)
-        if hold.is_lost:
-            _lost.add(tag)
-        refill = _refills.get(tag)
-        if tag in _lost:
-            if refill is not None:
-                refill()
-                hold.is_lost = False
-            _lost.discard(tag)
+        hold = Hold(tag, is_lost=False)
+        try:
+            plug.call("ensure", tag.encode(), ALL_DEVICES, is_lost)
+            hold.is_lost = _is_still_lost(tag, is_lost.value != 0)
+        except BaseException:  # of the refill, or an interrupt, which may also come just after the call
+            if is_lost.value == _NOT_HELD:
+                hold._ends.clear()
+            elif is_lost.value != 0:
+                lost_tags.add(tag)
+            hold.release()
+            raise
     return hold
+
+
+def _is_still_lost(tag: str, is_lost: bool) -> bool:
+    """Has lost content made again, also that of an earlier call whose refill failed. Returns True if there is no refill for it."""
+    is_lost = is_lost or tag in lost_tags
+    lost_tags.discard(tag)  # now: a refill may ensure its own tag
+    refill = _refills.get(tag)
+    if not is_lost or refill is None:
+        return is_lost
+    try:
+        refill()
+    except BaseException:
+        lost_tags.add(tag)
+        raise
+    return False
 
 
 def give_way(size: str | int, device: Device = None) -> int:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Save = Union[bool, Literal["pinned", "file"]]
 
+# Evictable tags whose content is lost although `ensure` has brought them back: the refill has failed.
+lost_tags: set[str] = set()
+
 
 @dataclasses.dataclass(frozen=True)
 class Region:
@@ -115,6 +118,7 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
     for tag, first, second in _sleepers(of):
         if tag is not None:
             plug.call("restore_physical", tag, ALL_DEVICES)
+            lost_tags.discard(tag.decode())  # the program makes it itself
         else:
             plug.call("plug_restore_pool_physical", first, second)
 
