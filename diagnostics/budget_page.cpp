@@ -202,9 +202,11 @@ void BudgetPage::require_file() const {
 }
 
 std::optional<std::uint32_t> BudgetPage::generation() const {
-  struct stat status {};
+  struct stat opened {};
+  struct stat named {};
   std::uint32_t generation = 0;
-  if (fstat(descriptor_, &status) != 0 || status.st_nlink == 0) return std::nullopt;
+  if (fstat(descriptor_, &opened) != 0 || lstat(path_.c_str(), &named) != 0) return std::nullopt;
+  if (named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) return std::nullopt;
   const ssize_t got = pread(descriptor_, &generation, sizeof(generation), offsetof(BudgetHeader, generation));
   return got == sizeof(generation) ? std::optional(generation) : std::nullopt;
 }

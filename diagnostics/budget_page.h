@@ -102,7 +102,7 @@ class BudgetPage final : private ForkAware {
   BudgetPage& operator=(const BudgetPage&) = delete;
 
   const std::string& path() const { return path_; }
-  // Returns the generation; nullopt if the page cannot be read, or no path leads to it any more.
+  // Returns the generation; nullopt if the page cannot be read, or its path does not lead to it.
   std::optional<std::uint32_t> generation() const;
   // Returns the page with its members. Blocks: up to a second while another process changes it.
   BudgetTable read() const;

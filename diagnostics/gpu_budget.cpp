@@ -208,7 +208,16 @@ class GpuBudget::Implementation final : public ForkAware {
     generation_ = table.content.header.generation;
   }
 
+  // A failure, such as that of the driver, does not end the membership.
   std::optional<std::chrono::microseconds> step() {
+    try {
+      look_and_give_back();
+    } catch (const std::exception&) {
+    }
+    return kInterval;
+  }
+
+  void look_and_give_back() {
     const Clock::time_point now = Clock::now();
     const std::optional<std::uint32_t> generation = page_->generation();
     const bool is_due = now >= look_at_;
@@ -219,7 +228,6 @@ class GpuBudget::Implementation final : public ForkAware {
     Memory figures = memory();
     if (come_to_part(figures, now)) figures = memory();
     if (!is_lost_ && (is_due || figures != written_)) write_figures(figures);
-    return kInterval;
   }
 
   // Takes the member's part from the page. A member without a sound page has none, until the path leads to one or to no file.
@@ -251,7 +259,7 @@ class GpuBudget::Implementation final : public ForkAware {
     std::size_t given = 0;
     try {
       given = give_back(before.excess());
-    } catch (const CudaError&) {  // a program with a broken context has been told by its own calls
+    } catch (const std::exception&) {  // of a broken context, as in the program's own calls, or of its guard's handler
     }
     tried_ = memory();
     if (given == 0) return false;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -13,8 +14,10 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 
 #include "cachalot/gpu_budget.h"
+#include "cachalot/guard.h"
 #include "diagnostics/budget_page.h"
 #include "tests/allocator/forwarding_device.h"
 #include "tests/allocator/testing.h"
@@ -154,6 +157,44 @@ TEST(GpuBudget, AMemberLeavesMemoryFreeForProgramsOutsideOfTheBudget) {
   ASSERT_TRUE(outside.has_value());
   EXPECT_LT(seconds_until([&] { return world.device->memory_info().free_bytes >= 8 * kGiB; }), 1);
   world.device->free(*outside);
+}
+
+TEST(GpuBudget, AMemberGoesOnAfterTheDriverHasFailed) {
+  const tools::TemporaryFile file;
+  World world;
+  world.allocator.deallocate(world.allocate(20 * kGiB));
+  BudgetOptions options;
+  options.path = file.path();
+  options.keep_free_bytes = 8 * kGiB;
+  const GpuBudget budget(world.allocator, 0, options);
+  world.device->set_faults({{.call = DeviceCall::memory_info, .out_of_memory = false, .code = 999, .repeat = true}});
+  EXPECT_TRUE(becomes([&] { return world.device->faults_injected() > 0; }));
+  world.device->set_faults({});
+  const auto outside = world.device->malloc(38 * kGiB);  // of 64 GiB
+  EXPECT_LT(seconds_until([&] { return world.device->memory_info().free_bytes >= 8 * kGiB; }), 1);
+  world.device->free(*outside);
+}
+
+TEST(GpuBudget, AMemberGoesOnAfterTheGuardsHandlerHasThrown) {
+  const tools::TemporaryFile file;
+  World world(64 * kGiB, "guard:True,heap:pages");
+  std::atomic<int> reports = 0;
+  AllocatorGuard(world.allocator).set_handler([&](const GuardReport&) {
+    ++reports;
+    throw std::runtime_error("a report");
+  });
+  const GpuBudget budget(world.allocator, 0, budget_options(file.path(), "one"));
+  world.allocator.begin_tagged("a");
+  char* const ptr = static_cast<char*>(world.allocate(kGiB));
+  world.allocator.end_tagged("a");
+  world.allocator.make_evictable("a", {});
+  world.device->copy_from_host(address(ptr) - 1, "x", 1);
+  set_budget_total(file.path(), kMiB);
+  EXPECT_TRUE(becomes([&] { return reports > 0; }));
+  EXPECT_TRUE(becomes([&] { return world.reserved() == 0; }));
+  const auto written = [&] { return member_of(read_budget(file.path()), "one").written_ns; };
+  const std::int64_t at = written();
+  EXPECT_TRUE(becomes([&] { return written() > at; })) << "figures are written each second";
 }
 
 TEST(GpuBudget, APieceThatIsLargerThanWhatIsToGoGoesAsWell) {
@@ -327,6 +368,17 @@ TEST(GpuBudget, ADamagedPageBoundsNobodyUntilItIsRemoved) {
     EXPECT_EQ(member_of(read_budget(file.path()), "second").share, 3) << "settings outlast the page";
     EXPECT_EQ(member_of(read_budget(file.path()), "first").floor_bytes, kGiB);
   }
+}
+
+TEST(GpuBudget, MembersOfAPageThatWasMovedAwayMakeANewOne) {
+  const tools::TemporaryFile file;
+  const Member member(file.path(), "one");
+  const std::string moved = file.path() + ".old";
+  std::filesystem::rename(file.path(), moved);
+  EXPECT_TRUE(becomes([&] { return std::filesystem::exists(file.path()); }));
+  EXPECT_TRUE(becomes([&] { return names_in(moved).empty(); }));
+  EXPECT_EQ(names_in(file.path()), std::vector<std::string>{"one"});
+  std::filesystem::remove(moved);
 }
 
 TEST(GpuBudget, EntriesThatNoProcessHoldsAreFreeWhateverTheySay) {
