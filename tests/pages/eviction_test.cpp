@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <random>
+#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -349,6 +352,102 @@ TEST(EvictionAmongThreads, TakesNoMemoryFromRunningWork) {
     world.allocator.ensure(name);
     EXPECT_EQ(world.name_at(ptr, 1), name);
   }
+}
+
+// Programs of several threads that use tags under holds, free blocks of them without, put them to sleep, and run out of memory.
+class RandomThreads : public testing::TestWithParam<const char*> {
+ protected:
+  struct Tag {
+    std::string name;
+    std::shared_mutex use;  // shared by holders; alone for a sleep that the program wants
+    std::mutex mutex;       // of the blocks, whose content is the name
+    std::vector<void*> blocks;
+  };
+
+  RandomThreads() : world_(checked(64 * kMiB), GetParam()) {
+    for (Tag& tag : tags_) {
+      tag.name = std::string(1, static_cast<char>('a' + (&tag - tags_.data())));
+      add_block(tag, kMiB);
+      world_.allocator.make_evictable(tag.name, is_kept(tag) ? saved() : lost([&](int) { write(tag); }));
+    }
+  }
+
+  bool is_kept(const Tag& tag) const { return &tag < &tags_[2]; }
+  void write(Tag& tag) {
+    const std::lock_guard<std::mutex> lock(tag.mutex);
+    for (const void* block : tag.blocks) world_.device->copy_from_host(address(block), tag.name.data(), 1);
+  }
+  void add_block(Tag& tag, std::size_t bytes) {
+    const Region region(world_, tag.name);
+    void* const block = world_.allocate(bytes);
+    const std::lock_guard<std::mutex> lock(tag.mutex);
+    world_.device->copy_from_host(address(block), tag.name.data(), 1);
+    tag.blocks.push_back(block);
+  }
+  void free_block(Tag& tag) {
+    std::unique_lock<std::mutex> lock(tag.mutex);
+    if (tag.blocks.empty()) return;
+    void* const block = tag.blocks.back();
+    tag.blocks.pop_back();
+    lock.unlock();
+    world_.allocator.deallocate(block);
+  }
+  void use(Tag& tag, std::uint64_t number) {
+    world_.allocator.ensure(tag.name);
+    if (number % 3 == 0) fails([&] { add_block(tag, (1 + number % 4000) * kKiB); });
+    {
+      const std::lock_guard<std::mutex> lock(tag.mutex);
+      for (const void* block : tag.blocks) {
+        char content = '?';
+        world_.device->copy_to_host(&content, address(block), 1);
+        EXPECT_EQ(content, tag.name.front());
+        world_.device->launch(nullptr, 1000, {{address(block), kKiB}});
+      }
+    }
+    world_.allocator.let_go(tag.name);
+  }
+  void step(Tag& tag, std::uint64_t number) {
+    if (number % 8 == 0) return free_block(tag);
+    if (number % 8 == 1) return world_.allocator.deallocate(world_.allocate((1 + number % 41) * kMiB));
+    if (number % 8 == 2) return static_cast<void>(world_.allocator.give_way((1 + number % 41) * kMiB));
+    if (number % 8 == 3) return world_.allocator.empty_cache();
+    if (number % 8 == 4) {
+      const std::unique_lock<std::shared_mutex> alone(tag.use, std::try_to_lock);
+      if (alone) world_.allocator.release_physical(tag.name, is_kept(tag));
+      return;
+    }
+    const std::shared_lock<std::shared_mutex> shared(tag.use, std::try_to_lock);
+    if (shared) use(tag, number / 8);
+  }
+  void run(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (std::size_t i = 0; i < scaled(200); ++i) {
+      Tag& tag = tags_[random() % tags_.size()];
+      fails([&] { step(tag, random()); });
+    }
+  }
+
+  World world_;
+  std::array<Tag, 4> tags_;
+};
+INSTANTIATE_TEST_SUITE_P(Heaps, RandomThreads,
+                         testing::Values("heap:pages,page_size_mb:2", "heap:pages,page_size_mb:2,guard:True",
+                                         "heap:pages,page_size_mb:2,cross_stream:wait,oom_wait:events"));
+
+TEST_P(RandomThreads, LoseNothingAndLeaveNothingBehind) {
+  const std::uint64_t seed = seed_or(1);
+  std::thread first([&] { run(4 * seed); }), second([&] { run(4 * seed + 1); }), third([&] { run(4 * seed + 2); });
+  first.join();
+  second.join();
+  third.join();
+  for (Tag& tag : tags_) {
+    use(tag, 1);
+    while (!tag.blocks.empty()) free_block(tag);
+  }
+  world_.allocator.empty_cache();
+  world_.allocator.trim(0);
+  EXPECT_EQ(world_.device->used_bytes(), 0u);
+  EXPECT_EQ(world_.reserved(), 0u);
 }
 
 // Random calls, of which the driver refuses some. In the end each tag has its content.
