@@ -113,7 +113,7 @@ DeferredFrees::Queue& DeferredFrees::queue_for(const KnownStream& stream) {
   if (const auto found = queue_of_.find(stream.key); found != queue_of_.end()) return *found->second;
   // An empty queue is taken over, so that streams that come and go do not leave queues behind.
   const auto idle = std::find_if(queues_.begin(), queues_.end(),
-                                 [](const auto& queue) { return queue->empty() && !queue->oldest_is_new; });
+                                 [](const auto& queue) { return queue->empty() && queue->taken == 0; });
   if (idle != queues_.end() && queues_.size() >= 32) {
     queue_of_.erase((*idle)->stream.key);
     (*idle)->stream = stream;
@@ -143,14 +143,17 @@ bool DeferredFrees::is_due(const Queue& queue) {
 bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest, Held& held) {
   std::optional<std::uint64_t> hint;
   bool done = false;
+  ++queue.taken;
   try {
     const Unlocked unlocked(held);
     hint = device_.completion_hint(queue.stream.handle);
     done = device_.event_query(oldest.event);
   } catch (...) {
+    --queue.taken;
     queue.push_front(oldest);
     throw;
   }
+  --queue.taken;
   if (!done) {
     queue.push_front(oldest);
     queue.hint_when_asked = hint;
@@ -168,7 +171,7 @@ void DeferredFrees::finish(const Pending& pending, Held& held) {
 void DeferredFrees::reclaim(Queue& queue, Held& held) {
   while (!queue.empty() && is_due(queue)) {
     const Pending oldest = queue.pop_front();
-    queue.oldest_is_new = true;  // the next one; also keeps the queue from being taken over meanwhile
+    queue.oldest_is_new = true;  // the next one
     if (!oldest_is_done(queue, oldest, held)) return;
     finish(oldest, held);
   }
@@ -189,13 +192,16 @@ void DeferredFrees::synchronize(FunctionRef<bool(const Block&)> selects, Held& h
         queue.push_back(oldest);  // once round: the order is kept
         continue;
       }
+      ++queue.taken;
       try {
         const Unlocked unlocked(held);
         device_.event_synchronize(oldest.event);
       } catch (...) {
+        --queue.taken;
         queue.push_front(oldest);
         throw;
       }
+      --queue.taken;
       finish(oldest, held);
     }
     queue.oldest_is_new = !queue.empty();
@@ -211,13 +217,14 @@ bool DeferredFrees::synchronize_next(FunctionRef<bool(const Block&)> selects, He
   for (const auto& queue : queues_) {
     if (!queue->has(selects)) continue;
     oldest.emplace_back(queue.get(), queue->pop_front());
-    queue->oldest_is_new = true;
+    ++queue->taken;
     events.push_back(oldest.back().second.event);
   }
   if (oldest.empty()) return false;
   std::size_t first = oldest.size();
   const auto put_back = [&] {
     for (std::size_t i = 0; i < oldest.size(); ++i) {
+      --oldest[i].first->taken;
       if (i != first) oldest[i].first->push_front(oldest[i].second);
       oldest[i].first->oldest_is_new = !oldest[i].first->empty();
     }

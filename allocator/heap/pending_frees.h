@@ -75,6 +75,7 @@ class DeferredFrees {
     KnownStream stream;
     bool oldest_is_new = false;  // its oldest event was not asked yet
     std::optional<std::uint64_t> hint_when_asked;
+    std::size_t taken = 0;  // events that threads are asking or waiting for, with the mutex released
 
     bool empty() const { return count_ == 0; }
     std::size_t size() const { return count_; }

@@ -221,7 +221,10 @@ TEST_P(DeferredFreesTest, AQueueIsNotTakenOverWhileItsOnlyEventIsBeingAsked) {
   device.launch(a, 1000);
   Block* const first = &free_in_use({streams.front()});
   Block* other = nullptr;
-  asked_device.when_asked = [&] { other = &free_in_use({a}); };
+  asked_device.when_asked = [&] {
+    reclaim();  // another thread's: it finds the queue empty
+    other = &free_in_use({a});
+  };
   EXPECT_EQ(reclaim(), 0u);
   ASSERT_NE(other, nullptr);
   device.launch(streams.front(), 1000);
