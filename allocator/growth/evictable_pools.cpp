@@ -36,9 +36,9 @@ void EvictablePools::remember_lost_content(PoolId id) {
 // --- holds ----------------------------------------------------------------------------------------------------------------
 
 bool EvictablePools::ensure(PoolId id, FunctionRef<void()> wake) {
-  hold(id);
+  const bool is_asleep = hold(id);
   try {
-    wake();
+    if (is_asleep) wake();
     return refill(id);
   } catch (...) {
     let_go(id);
@@ -46,11 +46,13 @@ bool EvictablePools::ensure(PoolId id, FunctionRef<void()> wake) {
   }
 }
 
-void EvictablePools::hold(PoolId id) {
+// Returns whether the pool is asleep, or about to be.
+bool EvictablePools::hold(PoolId id) {
   const DeviceLock lock(state_.mutex);
   PrivatePool& pool = pools_.existing(id, "ensure: could not find pool of id", lock);
   ++pool.hold_count;
   pool.ensured_at = ++ensures_;
+  return pool.is_asleep;
 }
 
 // Returns true if content is lost that there is no function for.

@@ -35,7 +35,7 @@ class EvictablePools {
   void forget_lost_content(PoolId id);
   // An ensure found lost content, and failed on another device: the next one finds it again.
   void remember_lost_content(PoolId id);
-  // Holds the pool before it wakes. `wake` wakes it. Calls must follow each other: content comes back once.
+  // Holds the pool before it wakes. `wake` wakes it, and is called if it is asleep. Calls must follow each other: content comes back once.
   bool ensure(PoolId id, FunctionRef<void()> wake);
   void let_go(PoolId id);
   std::size_t give_way(std::size_t bytes);
@@ -46,7 +46,7 @@ class EvictablePools {
  private:
   PrivatePool* least_important(const PrivatePool* but, int priority, const Set<PoolId>& unable,
                                const Held& held) const CACHALOT_HELD;
-  void hold(PoolId id);
+  bool hold(PoolId id);
   bool refill(PoolId id);
 
   HeapState& state_;

@@ -169,6 +169,8 @@ TEST(MemoryThatGivesWay, DoesNotWhileAGraphIsCaptured) {
   EXPECT_THROW(world.allocate(60 * kMiB), OutOfMemory);
   EXPECT_EQ(world.allocator.give_way(kMiB), 0u);
   EXPECT_EQ(world.asleep(), "");
+  EXPECT_FALSE(world.allocator.ensure("a")) << "it is awake";
+  world.allocator.let_go("a");
 }
 
 TEST(MemoryThatGivesWay, NoLongerDoesOnceItIsResident) {
@@ -262,8 +264,8 @@ TEST(LostContent, IsToldAgainAfterAnotherDeviceHasFailed) {
   world.allocator.begin_tagged("a");
   for (const int device : {0, 1}) world.allocator.allocate(16 * kMiB, device);
   world.allocator.end_tagged("a");
-  world.allocator.make_evictable("a", {}, 0);
-  world.allocator.give_way(kMiB, 0);
+  world.allocator.make_evictable("a", {});
+  for (const int device : {0, 1}) world.allocator.give_way(kMiB, device);
   world.allocator.begin_capture(1);
   EXPECT_CONTAINS(refusal([&] { world.allocator.ensure("a"); }), "a graph is being captured on device 1");
   world.allocator.end_capture(1);

@@ -372,7 +372,8 @@ class AllocatorSleep : private AllocatorGroup {
   /// to be queued under a hold; it need not be done at let_go, since an eviction waits for it.
   /// Returns true if this woke memory whose content was lost, by an eviction or a release_physical
   /// that kept nothing, and the tag has no `refill`; the next call returns false.
-  /// Throws the errors of restore_physical and those of `refill`; the tag is then not held.
+  /// Throws the errors of restore_physical, if the tag is asleep, and those of `refill`; the tag is
+  /// then not held.
   /// Blocks: concurrent calls of ensure, while memory comes back.
   bool ensure(std::string_view tag, int device = kAllDevices);
   /// Ends a hold of ensure. Throws InvalidArgument for an unknown tag, and if the tag is not held.

@@ -92,8 +92,9 @@ def make_evictable(
     keep, path = keep_of(save, folder)
     if refill is not None and keep != 0:
         raise ValueError(f"save is {save!r}; with a refill it must be False: content that is kept need not be made again")
-    require_enabled().plug.call("make_evictable", tag.encode(), priority, keep, path, ALL_DEVICES)
+    plug = require_enabled().plug
     with _ensuring:
+        plug.call("make_evictable", tag.encode(), priority, keep, path, ALL_DEVICES)
         _refills.pop(tag, None)
         if refill is not None:
             _refills[tag] = refill
@@ -122,7 +123,7 @@ def ensure(tag: str) -> Hold:
 
     Raises:
         torch.OutOfMemoryError: a device has too little memory.
-        RuntimeError: the tag does not exist, the heap is not 'pages', a graph is being captured, or a CUDA call failed.
+        RuntimeError: the tag does not exist, the heap is not 'pages', it is asleep while a graph is being captured, or a CUDA call failed.
         EnableError: cachalot is not enabled.
         Exception: what `refill` raises; the tag is then not held, and the next call calls it again.
     """
