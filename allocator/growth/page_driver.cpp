@@ -335,9 +335,10 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
 
 // Returns whether no work uses a handle of the default pools that has no live byte.
 // Returns whether all memory of an idle handle is of no stream.
-bool PageDriver::is_reserved(HandleId idle, const Held& /*held*/) {
+bool PageDriver::is_reserved(HandleId idle, const Held& held) {
   bool is_reserved = true;
   pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
+    holds(held);
     const Block* block = &pages_.first_block(begin);
     for (; is_reserved && !block->is_edge() && block->address < end; block = block->next)
       is_reserved = block->arena->stream.key == StreamKey::nobody();

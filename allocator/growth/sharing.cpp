@@ -256,7 +256,7 @@ std::optional<BlockOrigin> Sharing::origin(const Block& block, const void* ptr) 
   const DeviceLock lock(state_.mutex);
   if (!HeapState::is_live(block, ptr)) return std::nullopt;
   const BlockPool& pool = block.arena->pool;
-  BlockOrigin origin{.stream = block.arena->stream.handle, .owner = pool.owner()};
+  BlockOrigin origin{.is_plain = false, .stream = block.arena->stream.handle, .recorded = {}, .owner = pool.owner()};
   origin.is_plain = pool.growth == state_.plain_pools[static_cast<std::size_t>(pool.kind())].growth;
   if (origin.is_plain) return origin;
   require_awake(pool.owner(), state_.index, "shared");

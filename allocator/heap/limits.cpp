@@ -111,8 +111,9 @@ void MemoryPressure::set_evictor(Evictor evictor) {
 
 std::size_t MemoryPressure::evict(const PrivatePool* pool, int priority, Held& held) {
   if (!evictor_ || state_.capturing(held)) return 0;
+  const Evictor evictor = evictor_;
   const Unlocked unlocked(held);
-  return evictor_(pool, priority);  // it is set once, before the first request
+  return evictor(pool, priority);
 }
 
 bool MemoryPressure::run_callbacks(Held& held) { return run(callbacks_, held); }

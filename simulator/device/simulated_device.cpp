@@ -432,16 +432,15 @@ void SimulatedDevice::event_synchronize(Event event) {
 }
 
 std::size_t SimulatedDevice::event_synchronize_any(const std::vector<Event>& events) {
-  const auto done_ns = [&](Event event) {
-    return std::max(impl_->book.clock_ns(), impl_->streams.event("cuEventSynchronize", event).done_ns);
-  };
-  std::vector<Event>::const_iterator first;
+  std::vector<std::int64_t> done_ns;
   {
     const Lock lock(impl_->mutex);
-    first = std::min_element(events.begin(), events.end(), [&](Event a, Event b) { return done_ns(a) < done_ns(b); });
+    for (Event event : events)
+      done_ns.push_back(std::max(impl_->book.clock_ns(), impl_->streams.event("cuEventSynchronize", event).done_ns));
   }
-  event_synchronize(*first);
-  return static_cast<std::size_t>(first - events.begin());
+  const auto first = static_cast<std::size_t>(std::ranges::min_element(done_ns) - done_ns.begin());
+  event_synchronize(events[first]);
+  return first;
 }
 
 // Streams.
