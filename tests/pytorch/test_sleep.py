@@ -247,6 +247,8 @@ def test_memory_that_cannot_give_way_is_refused_with_the_rule():
         ({"save": "disk"}, "save is 'disk'"),
         ({"save": "file"}, "folder is None"),
         ({"refill": print}, "save is 'pinned'; with a refill it must be False"),
+        ({"priority": 2**31}, "priority is 2147483648; it must be a whole number from -2147483647 to 2147483647"),
+        ({"priority": "high"}, "priority is 'high'; it must be a whole number"),
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             cachalot.make_evictable("x", **arguments)

@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._bindings.plug import ALL_DEVICES
 from .enabled import index_of, require_enabled
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # One lock for all tags: a refill may ensure other tags.
 _ensuring = threading.RLock()
 _refills: dict[str, Callable[[], None]] = {}
+_MOST_PRIORITY = 2**31 - 1
 _NOT_HELD = -1  # the library sets `is_lost` to 0 or 1
 
 
@@ -85,13 +86,17 @@ def make_evictable(
         refill: makes the content of all the tag's tensors again; `ensure` calls it after a loss. For save=False alone.
 
     Raises:
-        ValueError: `save` is something else, or `folder` or `refill` does not fit it; nothing was done.
+        ValueError: `save` is something else, `folder` or `refill` does not fit it, or `priority` is not a whole number of at most 31
+            bits; nothing was done.
         RuntimeError: the tag is empty, the heap is not 'pages', or no file can be made in `folder`; nothing was done.
         EnableError: cachalot is not enabled.
     """
     keep, path = keep_of(save, folder)
     if refill is not None and keep != 0:
         raise ValueError(f"save is {save!r}; with a refill it must be False: content that is kept need not be made again")
+    number: Any = priority
+    if not isinstance(number, int) or abs(number) > _MOST_PRIORITY:
+        raise ValueError(f"priority is {priority!r}; it must be a whole number from -{_MOST_PRIORITY} to {_MOST_PRIORITY}")
     plug = require_enabled().plug
     with _ensuring:
         plug.call("make_evictable", tag.encode(), priority, keep, path, ALL_DEVICES)
