@@ -295,10 +295,12 @@ void SegmentGrowth::release(const Vector<Block*>& blocks, Growing& growing) {
     state_.blocks.remove_segment(*block);
   }
   for (auto segment = departing.begin(); segment != departing.end(); ++segment) {
+    state_.ledger.segment_goes(*segment, growing);
     try {
       const Unlocked<Held> unlocked(growing);
       give_back(*segment);
     } catch (...) {
+      state_.ledger.segment_was_refused(*segment, growing);
       for (auto kept = segment; kept != departing.end(); ++kept) return_to_heap(*kept, growing);
       throw;
     }

@@ -94,13 +94,21 @@ void Ledger::segment_stays(const Departing& segment, const Held& /*held*/) {
   state_.pool_reserves.went(pool.id(), pool.kind(), -as_signed(segment.bytes));  // as if it had not gone
 }
 
-void Ledger::segment_went(const Departing& segment, const Held& held) {
+void Ledger::segment_goes(const Departing& segment, const Held& held) {
+  tell_of_pages(Change::Action::segment_free, segment.arena->pool.kind(), segment.address, segment.bytes,
+                *segment.arena, segment.context, held);
+}
+
+void Ledger::segment_was_refused(const Departing& segment, const Held& held) {
+  tell_of_pages(Change::Action::segment_alloc, segment.arena->pool.kind(), segment.address, segment.bytes,
+                *segment.arena, segment.context, held);
+}
+
+void Ledger::segment_went(const Departing& segment, const Held& /*held*/) {
   departing_ -= segment.bytes;
   hold_less(segment.bytes);
   ++state_.counters.events.device_free;
   if (is_oversize(segment.bytes, state_.options)) state_.counters.oversize_segment(-1);
-  tell_of_pages(Change::Action::segment_free, segment.arena->pool.kind(), segment.address, segment.bytes,
-                *segment.arena, segment.context, held);
 }
 
 // --- pages --------------------------------------------------------------------------------------------------------------

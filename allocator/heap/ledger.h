@@ -105,7 +105,11 @@ class Ledger {
   // These keep the books of segments.
   void segment_came(const Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void segment_departs(const Departing& segment, const Held& held) CACHALOT_HELD;
-  void segment_stays(const Departing& segment, const Held& held) CACHALOT_HELD;  // the device refused it
+  // Tells observers before the device gets the segment, while libraries can still deregister its memory, as PyTorch does; and
+  // afterwards, if the device refused it.
+  void segment_goes(const Departing& segment, const Held& held) CACHALOT_HELD;
+  void segment_was_refused(const Departing& segment, const Held& held) CACHALOT_HELD;
+  void segment_stays(const Departing& segment, const Held& held) CACHALOT_HELD;
   void segment_went(const Departing& segment, const Held& held) CACHALOT_HELD;
 
   // These keep the books of pages and of their handles. `kind` is that of the range that has the pages' home.

@@ -506,6 +506,22 @@ TEST(ATracker, SeesOneSegmentComeAndGo) {
   EXPECT_EQ(freed, 1);
 }
 
+TEST(ATracker, SeesASegmentGoWhileTheDeviceStillHasIt) {
+  World world;
+  std::vector<std::pair<Action, bool>> seen;
+  world.allocator.add_change_tracker([&](const Change& change) {
+    if (change.action == Action::segment_free || change.action == Action::segment_alloc)
+      seen.emplace_back(change.action, world.device->memory_at(change.address).has_value());
+  });
+  world.allocator.deallocate(world.allocate(500 * kMiB));
+  world.device->set_faults({{.call = DeviceCall::free, .out_of_memory = false, .code = 719}});
+  EXPECT_THROW(world.allocator.empty_cache(), CudaError);
+  world.allocator.empty_cache();
+  const std::pair came{Action::segment_alloc, true};
+  const std::pair goes{Action::segment_free, true};
+  EXPECT_EQ(seen, (std::vector{came, goes, /*refused*/ came, goes}));
+}
+
 TEST(ATracker, MakesNoHistory) {
   World world;
   world.allocator.add_change_tracker([](const Change&) {});
