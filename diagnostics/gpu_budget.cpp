@@ -30,10 +30,10 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds kInterval{200};  // between two looks
-constexpr seconds kLookAnyway{1};       // at a page without a new generation: a member may have been killed
-constexpr seconds kLongestRetry{10};    // of memory that could not be given back
-constexpr seconds kEpisodeEnds{10};     // after the last memory was given back
+constexpr milliseconds kInterval{200};      // between two looks
+constexpr seconds kLookAnyway{1};           // at a page without a new generation: a member may have been killed
+constexpr milliseconds kLongestRetry{800};  // of memory that could not be given back: a hold may have ended
+constexpr seconds kEpisodeEnds{10};         // after the last memory was given back
 constexpr std::size_t kNoPart = std::numeric_limits<std::size_t>::max();
 
 using Uuid = std::array<unsigned char, 16>;
@@ -190,13 +190,6 @@ class GpuBudget::Implementation final : public ForkAware {
     return memory;
   }
 
-  bool may_give(const Memory& memory) const {
-    const auto gives_way = [&](const TagMemory& tag) {
-      return tag.device == device_ && tag.is_evictable && !tag.is_asleep && tag.holds == 0;
-    };
-    return memory.held > memory.live || std::ranges::any_of(allocator_.tags(), gives_way);
-  }
-
   // Takes this member's part and settings from a page.
   void note(const BudgetTable& table) {
     const BudgetEntry& entry = table.content.entries[index_];
@@ -251,10 +244,10 @@ class GpuBudget::Implementation final : public ForkAware {
   // Memory that could not be given back is tried again when any figure has changed, and otherwise after pauses that become longer:
   // other streams may have worked on it.
   bool come_to_part(const Memory& before, Clock::time_point now) {
-    if (before.excess() == 0 || !may_give(before)) return false;
+    if (before.excess() == 0) return false;
     const bool is_tried = before == tried_;
     if (is_tried && now < retry_at_) return false;
-    retry_pause_ = is_tried ? std::min<milliseconds>(2 * retry_pause_, kLongestRetry) : kInterval;
+    retry_pause_ = is_tried ? std::min(2 * retry_pause_, kLongestRetry) : kInterval;
     retry_at_ = now + retry_pause_;
     std::size_t given = 0;
     try {

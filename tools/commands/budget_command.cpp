@@ -80,6 +80,8 @@ class BudgetCommand : public Command {
   }
 
   int run(const Styles& styles) override {
+    const std::optional<std::size_t> floor = bytes_of(floor_);
+    const std::optional<std::size_t> total = bytes_of(total_);
     std::vector<std::string> paths = path_.empty() ? default_budget_paths() : std::vector{path_};
     const std::string folder = publish_directory("");
     CACHALOT_REQUIRE(!paths.empty(), "there is no budget of this user in {}: a program that joins makes it", folder);
@@ -89,7 +91,7 @@ class BudgetCommand : public Command {
     } else {
       CACHALOT_REQUIRE(paths.size() == 1, "there are {} budgets: name one by --path: {}", paths.size(),
                        fmt::to_string(fmt::join(paths, ", ")));
-      change(paths.front());
+      change(paths.front(), floor, total);
     }
     for (const std::string& path : paths) {
       const BudgetFigures figures = read_budget(path);
@@ -99,16 +101,19 @@ class BudgetCommand : public Command {
   }
 
  private:
-  void change(const std::string& path) const {
-    CACHALOT_REQUIRE(member_.empty() || total_.empty(), "--total is of all members: give it without '{:.60}'", member_);
-    if (!total_.empty()) {
-      CACHALOT_REQUIRE(!share_ && floor_.empty(), "--{} is of one member: give it without --total",
-                       share_ ? "share" : "floor");
-      return set_budget_total(path, parse_bytes(total_));
+  static std::optional<std::size_t> bytes_of(const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional(parse_bytes(text));
+  }
+
+  void change(const std::string& path, std::optional<std::size_t> floor, std::optional<std::size_t> total) const {
+    CACHALOT_REQUIRE(member_.empty() || !total, "--total is of all members: give it without '{:.60}'", member_);
+    if (total) {
+      CACHALOT_REQUIRE(!share_ && !floor, "--{} is of one member: give it without --total", share_ ? "share" : "floor");
+      return set_budget_total(path, *total);
     }
     CACHALOT_REQUIRE(!member_.empty(), "set takes a MEMBER, or --total SIZE");
-    CACHALOT_REQUIRE(share_ || !floor_.empty(), "nothing is to be set of '{:.60}': give --share or --floor", member_);
-    set_budget(path, member_, share_, floor_.empty() ? std::nullopt : std::optional(parse_bytes(floor_)));
+    CACHALOT_REQUIRE(share_ || floor, "nothing is to be set of '{:.60}': give --share or --floor", member_);
+    set_budget(path, member_, share_, floor);
   }
 
   std::string action_;
