@@ -312,7 +312,7 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
 
 void wake_as_asked(const AllocatorState& state, const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
   wake(state, allocators, pool);
-  for (DeviceAllocator* const allocator : allocators) allocator->evictable.forget_lost_content(pool);
+  for (DeviceAllocator* const allocator : allocators) allocator->evictable.set_lost_content(pool, false);
 }
 
 SleepOptions saved_if(bool save) { return {save ? Keep::pinned : Keep::nothing, {}}; }
@@ -392,7 +392,7 @@ bool AllocatorSleep::ensure(std::string_view tag, int device) {
       ++held;
     }
   } catch (...) {
-    for (EvictablePools* const evictable : lost) evictable->remember_lost_content(pool);
+    for (EvictablePools* const evictable : lost) evictable->set_lost_content(pool, true);
     for (const auto& allocator : allocators.first(held)) allocator->evictable.let_go(pool);
     throw;
   }

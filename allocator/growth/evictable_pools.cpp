@@ -12,7 +12,6 @@
 CACHALOT_BEGIN
 
 void EvictablePools::make_evictable(PoolId id, std::string_view tag, const EvictOptions& options) {
-  sleeping_.require_pages("make_evictable");
   pools_.create_tag(id, tag);
   const DeviceLock lock(state_.mutex);
   pools_.existing(id, "make_evictable: could not find pool of id", lock).evictable = options;
@@ -23,14 +22,9 @@ void EvictablePools::make_resident(PoolId id) {
   if (PrivatePool* const pool = pools_.find(id, lock)) pool->evictable.reset();
 }
 
-void EvictablePools::forget_lost_content(PoolId id) {
+void EvictablePools::set_lost_content(PoolId id, bool is_lost) {
   const DeviceLock lock(state_.mutex);
-  if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = false;
-}
-
-void EvictablePools::remember_lost_content(PoolId id) {
-  const DeviceLock lock(state_.mutex);
-  if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = true;
+  if (PrivatePool* const pool = pools_.find(id, lock)) pool->has_lost_content = is_lost;
 }
 
 // --- holds ----------------------------------------------------------------------------------------------------------------
@@ -68,7 +62,7 @@ bool EvictablePools::refill(PoolId id) {
   try {
     function(state_.index);
   } catch (...) {
-    remember_lost_content(id);
+    set_lost_content(id, true);
     throw;
   }
   return false;
@@ -102,10 +96,10 @@ std::size_t EvictablePools::evict_one(const PrivatePool* but, int priority) {
   const Operation lock(state_.mutex);
   Growing growing(state_.growth_mutex, lock);
   while (PrivatePool* const pool = least_important(but, priority, unable, growing)) {
-    if (state_.capturing(growing)) return 0;
     const EvictOptions options = *pool->evictable;
     try {
       sleeping_.require_may_sleep(pool->id, "eviction", growing);
+      const SlowWorkRange range(state_.observers.slow_work_observer(growing), {SlowWork::Kind::evict, state_.index});
       if (const std::size_t bytes = sleeping_.put_to_sleep(*pool, options.sleep, growing); bytes != 0) return bytes;
     } catch (const OutOfMemory&) {      // of the host
     } catch (const InvalidArgument&) {  // the folder, or plain memory that is in use

@@ -31,10 +31,9 @@ class EvictablePools {
   // These take the lock themselves. Contracts are those of CachingAllocator's methods; the pool is the tag's.
   void make_evictable(PoolId id, std::string_view tag, const EvictOptions& options);
   void make_resident(PoolId id);
-  // The program has restored the pool and makes its content itself: no ensure does.
-  void forget_lost_content(PoolId id);
-  // An ensure found lost content, and failed on another device: the next one finds it again.
-  void remember_lost_content(PoolId id);
+  // Sets whether the next ensure finds lost content: not after the program has restored the pool, and again after an ensure that
+  // failed on another device.
+  void set_lost_content(PoolId id, bool is_lost);
   // Holds the pool before it wakes. `wake` wakes it, and is called if it is asleep. Calls must follow each other: content comes back once.
   bool ensure(PoolId id, FunctionRef<void()> wake);
   void let_go(PoolId id);

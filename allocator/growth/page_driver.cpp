@@ -278,10 +278,7 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size
   free_orphans(growing);
   Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
   if (reservation == Reservation::stays) {
-    std::erase_if(idle, [&](HandleId id) {
-      holds(growing);
-      return is_reserved(id, growing);
-    });
+    std::erase_if(idle, [&](HandleId id) { return is_reserved(id); });
   }
   if (idle.empty()) return;
   pages_.claim_handles(idle);
@@ -333,31 +330,29 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   return bytes;
 }
 
-// Returns whether no work uses a handle of the default pools that has no live byte.
-// Returns whether all memory of an idle handle is of no stream.
-bool PageDriver::is_reserved(HandleId idle, const Held& held) {
-  bool is_reserved = true;
+bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so) {
+  bool are_so = true;
   pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
-    holds(held);
     const Block* block = &pages_.first_block(begin);
-    for (; is_reserved && !block->is_edge() && block->address < end; block = block->next)
-      is_reserved = block->arena->stream.key == StreamKey::nobody();
+    for (; are_so && !block->is_edge() && block->address < end; block = block->next) are_so = is_so(*block);
   });
-  return is_reserved;
+  return are_so;
 }
 
+// Returns whether all memory of an idle handle is of no stream.
+bool PageDriver::is_reserved(HandleId idle) {
+  return all_blocks(idle, [](const Block& block) { return block.arena->stream.key == StreamKey::nobody(); });
+}
+
+// Returns whether no work uses a handle of the default pools that has no live byte.
 bool PageDriver::is_done(HandleId idle, const Held& held) {
   const Vector<View>& views = pages_.pages().handle(idle).views;
-  bool is_done = std::all_of(views.begin(), views.end(), PhysicalPages::is_unused);
-  pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
+  if (!std::all_of(views.begin(), views.end(), PhysicalPages::is_unused)) return false;
+  return all_blocks(idle, [&](const Block& block) {
     holds(held);
-    const Block* block = &pages_.first_block(begin);
-    for (; is_done && !block->is_edge() && block->address < end; block = block->next) {
-      const StreamClock* const clock = clocks_.find(block->arena->stream.key, held);
-      is_done = clock != nullptr && clock->is_done(block->bin.epoch);
-    }
+    const StreamClock* const clock = clocks_.find(block.arena->stream.key, held);
+    return clock != nullptr && clock->is_done(block.bin.epoch);
   });
-  return is_done;
 }
 
 // One that is asleep has nothing for the device to take back.

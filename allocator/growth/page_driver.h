@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "base/function_ref.h"
 #include "base/host_memory.h"
 #include "cachalot/device.h"
 #include "growth/growth.h"
@@ -69,7 +70,8 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
-  bool is_reserved(HandleId idle, const Held& held) CACHALOT_HELD;
+  bool all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so);
+  bool is_reserved(HandleId idle);
   bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;
   Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                    const Vector<MemoryHandle>& created, Request request, const Context& context,

@@ -222,16 +222,13 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
     if (Block* block = growth.find(request, held)) return *block;
   }
   Block* block = obtain_or_refuse(request, context, held);
-  const auto obtain_after = [&](bool freed) {
+  const auto try_again = [&] {
     holds(held);
-    if (!freed || block != nullptr) return false;
     update_sums(held);
-    block = obtain_or_refuse(request, context, held);
-    return true;
+    return obtain_or_refuse(request, context, held);
   };
-  if (block == nullptr) obtain_after(pressure_.run_last_resorts(held));
-  while (block == nullptr && obtain_after(pressure_.evict(request.pool().owner(), kAnyPriority, held) != 0)) {
-  }
+  if (block == nullptr && pressure_.run_last_resorts(held)) block = try_again();
+  while (block == nullptr && pressure_.evict(request.pool().owner(), kAnyPriority, held) != 0) block = try_again();
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context, held);
 }

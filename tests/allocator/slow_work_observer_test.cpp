@@ -64,6 +64,19 @@ TEST(SlowWorkObserver, HearsOfSleep) {
   world.allocator.deallocate(memory);
 }
 
+TEST(SlowWorkObserver, HearsOfATagThatGivesWay) {
+  World world(kGiB, "heap:pages");
+  world.allocator.begin_tagged("kv");
+  void* const memory = world.allocate(10 * kMiB);
+  world.allocator.end_tagged("kv");
+  world.allocator.make_evictable("kv", {.priority = 0, .sleep = {Keep::nothing, {}}, .refill = {}});
+  const auto recorder = std::make_shared<Recorder>();
+  world.allocator.set_slow_work_observer(recorder);
+  EXPECT_GE(world.allocator.give_way(kMiB), 10 * kMiB);
+  EXPECT_EQ(recorder->take(), (Heard{"+evict", "-evict"}));
+  world.allocator.deallocate(memory);
+}
+
 TEST(SlowWorkObserver, HearsOfEachDeviceUntilItIsReplaced) {
   TwoDevices world;
   const auto recorder = std::make_shared<Recorder>();

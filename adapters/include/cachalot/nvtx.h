@@ -35,8 +35,8 @@ struct NvtxOptions {
 ///     float* weights = static_cast<float*>(allocator.allocate(bytes, 0, stream));
 ///     nvtx.name(weights, "weights");
 ///
-/// Ranges: "grow" with the bytes of the request as payload, "empty_cache", "release_physical" and
-/// "restore_physical". Marks: "out of memory".
+/// Ranges: "grow" with the bytes of the request as payload, "empty_cache", "release_physical",
+/// "restore_physical" and "evict". Marks: "out of memory".
 /// Memory: each segment is a heap of a sub-allocator and each allocation a region of it, with the
 /// bytes that were requested. On the page heap, an allocation is a region of the process. A region
 /// ends when its memory may be handed out again.

@@ -137,6 +137,7 @@ struct SlowWork {
     empty_cache,       ///< CachingAllocator::empty_cache
     release_physical,  ///< AllocatorSleep::release_physical
     restore_physical,  ///< AllocatorSleep::restore_physical
+    evict,             ///< a tag gives way (AllocatorSleep::make_evictable)
   };
   Kind kind = Kind::grow;  ///< the kind of work
   int device = 0;          ///< index of the device
@@ -154,6 +155,8 @@ constexpr const char* to_string(SlowWork::Kind kind) {
       return "release_physical";
     case SlowWork::Kind::restore_physical:
       return "restore_physical";
+    case SlowWork::Kind::evict:
+      return "evict";
   }
   return "unknown";
 }
