@@ -75,9 +75,9 @@ class BackingCalls {
     for (std::size_t i = 0; i < created.size(); ++i) {
       wanted.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
     }
-    for (const BackingPlan::Mapping& view : plan_.views) {
-      const PhysicalHandle& handle = pages_.handle(view.handle);
-      wanted.push_back({view.at, pages_.bytes(handle), handle.memory, false});
+    for (const BackingPlan::Move& move : plan_.moves) {
+      const PhysicalHandle& handle = pages_.handle(move.handle);
+      if (!move.is_mapped) wanted.push_back({move.to, pages_.bytes(handle), handle.memory, false});
     }
     std::sort(wanted.begin(), wanted.end(), [](const Mapped& a, const Mapped& b) { return a.at < b.at; });
     mapped_.reserve(wanted.size());
@@ -169,9 +169,10 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::Vac
     const auto& [at, count] = plan.growths[i];
     pages_.show(*plan.range, pages.handle(pages.add(created[i], count, at)), at);
   }
-  for (const BackingPlan::Mapping& view : plan.views) {
-    pages.add_view(view.handle, view.at);
-    pages_.show(*plan.range, pages.handle(view.handle), view.at);
+  for (const BackingPlan::Move& move : plan.moves) {
+    if (move.is_mapped) continue;
+    pages.add_view(move.handle, move.to);
+    pages_.show(*plan.range, pages.handle(move.handle), move.to);
   }
   pages_.move_homes(plan, vacated, [&](const PageHeap::VacatedStretch& part) {
     holds(growing);
@@ -192,19 +193,14 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::Vac
 
 void PageDriver::tell_of_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                               const Arena& arena, const Context& context, const Held& held) {
-  const std::size_t page = pages_.page_bytes();
   using Action = Change::Action;
   const PoolKind kind = plan.range->kind;
   for (const PageHeap::VacatedStretch& part : vacated) {
     const PoolKind from = pages_.range_of(part.address)->kind;
     state_.ledger.tell_of_pages(Action::segment_unmap, from, part.address, part.bytes, *part.arena, nullptr, held);
   }
-  for (const BackingPlan::Move& move : plan.moves) {
-    state_.ledger.tell_of_pages(Action::segment_map, kind, move.to, move.count * page, arena, context, held);
-  }
-  for (const BackingPlan::Growth& growth : plan.growths) {
-    state_.ledger.tell_of_pages(Action::segment_map, kind, growth.at, growth.pages * page, arena, context, held);
-  }
+  for (const AddressRange& part : pages_.filled_by(plan))
+    state_.ledger.tell_of_pages(Action::segment_map, kind, part.address, part.bytes, arena, context, held);
 }
 
 // A run's first block keeps what its memory was first made for.
@@ -331,12 +327,10 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
 }
 
 bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so) {
-  bool are_so = true;
-  pages_.for_each_home(idle, [&](PageRange&, Address begin, Address end) {
-    const Block* block = &pages_.first_block(begin);
-    for (; are_so && !block->is_edge() && block->address < end; block = block->next) are_so = is_so(*block);
-  });
-  return are_so;
+  const PhysicalHandle& handle = pages_.pages().handle(idle);
+  const Block* block = &pages_.first_block(handle.home);
+  while (!block->is_edge() && block->address < pages_.end_of(handle) && is_so(*block)) block = block->next;
+  return block->is_edge() || block->address >= pages_.end_of(handle);
 }
 
 // Returns whether all memory of an idle handle is of no stream.
@@ -377,12 +371,11 @@ void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growin
 }
 
 void PageDriver::count_handle_gone(HandleId id, const Held& held) {
-  pages_.for_each_home(id, [&](PageRange& range, Address begin, Address end) {
-    holds(held);
-    const Arena& arena = *pages_.first_block(begin).arena;
-    state_.ledger.pages_went(range.kind, begin, end - begin, arena, held);
-  });
-  state_.ledger.handle_went(pages_.pages().bytes(pages_.pages().handle(id)), held);
+  const PhysicalHandle& handle = pages_.pages().handle(id);
+  const std::size_t bytes = pages_.pages().bytes(handle);
+  const PoolKind kind = pages_.range_of(handle.home)->kind;
+  state_.ledger.pages_went(kind, handle.home, bytes, *pages_.first_block(handle.home).arena, held);
+  state_.ledger.handle_went(bytes, held);
 }
 
 // At the end of the allocator: everything, live or not.

@@ -73,10 +73,13 @@ void SparePages::return_whole_pages(const Growth& growth, const Held& held) {
 
 namespace {
 
-// Larger handles take fewer driver calls, smaller ones move more freely. So they are large while memory is plenty, and the
-// smaller the less of it is left, down to a page. Measured: docs/page_heap.md.
+// Larger handles take fewer driver calls, smaller ones move more freely. So memory that is to move comes in single pages, and
+// other memory in handles that are large while memory is plenty, and the smaller the less of it is left, down to a page.
+// Measured: docs/page_heap.md.
 constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
 constexpr std::size_t kHandlesInTheRest = 4096;
+constexpr std::size_t kMappingsOfAPage = 3;
+constexpr std::size_t kFewMappings = 8192;
 // Addresses reserved at once for a private pool.
 constexpr std::size_t kPrivateRange = std::size_t{8} << 30;
 
@@ -101,33 +104,36 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
 
 // --- mappings that pages have left --------------------------------------------------------------------------------------
 
-// Keeps the number of mappings within the device's max_mappings: those that pages have left go, at least a quarter of them at once.
+// Keeps the mappings within the device's max_mappings, and within some for each page: handles that leave them may come back to
+// these, but drivers slow down with the number. At least a quarter of them go at once.
 void PageGrowth::drop_stale_views(Growing& growing) {
   const PhysicalPages& pages = pages_.pages();
   if (!pages.has_aliases() || state_.capturing(growing)) return;
-  const std::size_t most = state_.device->properties().max_mappings;
+  const std::size_t usual = std::max(kFewMappings, kMappingsOfAPage * std::size_t{pages.page_ids()});
+  const std::size_t most = std::min(state_.device->properties().max_mappings, usual);
   if (pages.live_views() <= most) return;
   const std::size_t enough = most - most / 4;
   drop_done_views(enough, growing);
-  if (pages.live_views() <= most) return;
+  if (pages.live_views() <= state_.device->properties().max_mappings) return;
   clocks_.finish_all_work(growing);
   drop_done_views(enough, growing);
 }
 
 void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {
-  PhysicalPages& pages = pages_.pages();
-  for (HandleId id = 0; id < pages.handle_ids() && pages.live_views() > enough; ++id) {
-    const Vector<View> views = pages.handle(id).views;
-    for (const View& view : views) {
-      if (!PhysicalPages::may_unmap(view) || pages_.range_of(view.address)->owner != nullptr) continue;
-      const std::size_t bytes = pages.bytes(pages.handle(id));
-      driver_.forget_view(id, view.address, growing);
-      try {
-        const Unlocked<Held> unlocked(growing);
-        state_.device->unmap(view.address, bytes);
-      } catch (const CudaError&) {
-        driver_.adopt_orphan({0, bytes, {view.address}}, growing);
-      }
+  const Vector<PageHeap::Run> runs = pages_.stale_runs();
+  for (auto run = runs.rbegin(); run != runs.rend() && pages_.pages().live_views() > enough; ++run) {
+    Vector<Orphan> views;
+    for (Address at = run->begin; const HandleId id : run->handles) {
+      const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
+      views.push_back({0, bytes, {at}});
+      driver_.forget_view(id, at, growing);
+      at += bytes;
+    }
+    try {
+      const Unlocked<Held> unlocked(growing);
+      state_.device->unmap(run->begin, run->bytes);
+    } catch (const CudaError&) {
+      for (const Orphan& view : views) driver_.adopt_orphan(view, growing);
     }
   }
 }
@@ -141,7 +147,12 @@ Block* PageGrowth::find_beside(Request request, const Held& held) {
   return serves ? block : nullptr;
 }
 
-std::size_t PageGrowth::usual_handle_bytes(const Held& held) const {
+std::size_t PageGrowth::movable_handle_bytes(const Held& /*held*/) const {
+  return state_.options.page_size != 0 ? state_.options.page_size : pages_.page_bytes();
+}
+
+std::size_t PageGrowth::large_handle_bytes(const Held& held) const {
+  if (state_.options.page_size != 0) return state_.options.page_size;
   const std::size_t page = pages_.page_bytes();
   const std::size_t most = std::min(state_.ledger.limit(held), state_.device->properties().total_bytes);
   const std::size_t left = most - std::min(most, state_.ledger.held_bytes(held));
@@ -297,8 +308,7 @@ bool PageGrowth::add_unused(std::size_t bytes, Growing& growing) {
   const ArenaHold hold(arena);
   const std::size_t wanted = round_up(bytes, pages_.page_bytes());
   for (std::size_t added = 0; added < wanted;) {
-    const std::size_t usual = state_.options.page_size != 0 ? state_.options.page_size : usual_handle_bytes(growing);
-    const std::size_t part = std::min(usual, wanted - added);
+    const std::size_t part = std::min(large_handle_bytes(growing), wanted - added);
     const Request request{.bytes = part, .rounded = part, .arena = &arena};
     std::optional<BackingPlan> plan = pages_.plan_handle(arena, part);
     if (!plan) {

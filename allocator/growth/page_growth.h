@@ -97,7 +97,8 @@ class PageGrowth final : public Growth {
   // The search of memory for one request (page_search.cpp).
   class Search;
 
-  std::size_t usual_handle_bytes(const Held& held) const CACHALOT_HELD;
+  std::size_t movable_handle_bytes(const Held& held) const CACHALOT_HELD;
+  std::size_t large_handle_bytes(const Held& held) const CACHALOT_HELD;
   void reserve_range(Request request, Growing& growing) CACHALOT_GROWING;
   void drop_stale_views(Growing& growing) CACHALOT_GROWING;
   void drop_done_views(std::size_t enough, Growing& growing) CACHALOT_GROWING;

@@ -160,8 +160,8 @@ Block* PageGrowth::Search::grow_first(Growing& growing) {
   if (!needs_page_ && !may_grow_first(growing)) return nullptr;
   Request wanted = request_;
   if (needs_page_) wanted.rounded = round_up(wanted.rounded, pages_.page_bytes());
-  return driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context_,
-                              growing);
+  const PlacementRules rules{.may_move = false, .handle_bytes = needs_page_ ? 0 : heap_.large_handle_bytes(growing)};
+  return driver_.execute_plan(best_plan(wanted, Ordering::now, rules, growing), wanted, context_, growing);
 }
 
 Block* PageGrowth::Search::take_page(Growing& growing) { return spare_.take_page(request_, growing); }
@@ -268,7 +268,8 @@ std::optional<BackingPlan> PageGrowth::Search::best_plan(const Request& request,
   const bool is_private = request.pool().owner() != nullptr;
   rules.may_move = rules.may_move && !is_private;  // a graph's memory keeps its address
   rules.may_drop = !is_private && !state_.capturing(held);
-  rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : heap_.usual_handle_bytes(held);
+  if (rules.handle_bytes == 0)
+    rules.handle_bytes = is_private ? heap_.large_handle_bytes(held) : heap_.movable_handle_bytes(held);
   const PoolPair pools = state_.pools_of(request.pool().owner(), held);
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas())

@@ -1,9 +1,8 @@
 // Backing finds the cheapest way to back a window of addresses. It changes only its own scratch tables.
 //
 // A window's gaps are filled
-//   (1) by idle pages that are mapped there still: no driver call,
-//   (2) by handles that are idle as a whole; where nothing is mapped behind the window, the last of them may reach
-//       beyond it, and need be idle only in its first pages; where nothing is mapped before it, likewise the first,
+//   (1) by idle handles that are mapped there still: no driver call,
+//   (2) by other idle handles, the largest first,
 //   (3) by new handles.
 // Stale mappings in the way are dropped if nothing uses them any more; else the window is quarantined, and another serves.
 //
@@ -25,7 +24,7 @@
 CACHALOT_BEGIN
 
 struct PlacementRules {
-  bool may_move = true;          // idle pages may be taken from other holes
+  bool may_move = true;          // idle handles may be taken from other holes
   bool may_drop = true;          // stale views may be unmapped
   bool may_grow = true;          // new handles may be made
   bool goes_on = false;          // the last search, for which arenas reach further now; nothing else has changed since
@@ -73,19 +72,15 @@ class Backing {
   // No plan for the window costs less.
   double lower_bound(const Lack& lack, double stranded);
 
-  // Make a plan, with its cost: plan(), until the next is made. Return false if a view is in the way, or there is no
-  // range for it.
+  // Makes a plan, with its cost: plan(), until the next is made. Returns false if a view is in the way.
   bool fill(const Window& window, double stranded);
-  // For a window that shares no page with others and has room on both sides.
-  bool fill_far_away(const Arena& arena, std::size_t bytes, double stranded);
   BackingPlan& plan() { return plan_; }
   // Notes in a plan of this search where its pages come from.
   void find_holders(BackingPlan& plan) { idle_.find_holders(plan); }
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + slots_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_, chosen_,
-                          last_, before_);
+           capacity_bytes(sources_, larger_, unmapped_, mapped_);
   }
 
  private:
@@ -100,23 +95,14 @@ class Backing {
   // Visits the slots of a window without memory.
   template <typename Visit>
   void for_each_lacking(const Window& window, Visit visit) const;
-  bool is_idle(PageId page, const Window& window) const;
+  bool may_come_home(const Window& window, Address slot, PageId shown) const;
+  bool lies_in(const Window& window, const PhysicalHandle& handle) const;
 
   void find_sources();
-  void take_all_sources();
-  void take_sources_outside(const Window& window);
-  void end_source_before(PageId page);
 
-  void begin_plan(const Window& window);
   bool take_mapped(const Window& window);
-  void add_move(PageId page, Address slot);
   void drop_views_in(const PageRange& range, const Stretch& stretch);
-  std::size_t room_after(const PageRange& range, Address slot) const;
-  IdleRun* first_pages(std::size_t wanted, std::size_t room, bool enough);
-  void place(IdleRun& run, Address at);
-  void tile(Stretch stretch, std::size_t room);
-  void tile_whole(Stretch& stretch);
-  void choose_best_sum(std::size_t wanted);
+  void take_sources(Stretch& stretch, const Window& window);
   void grow(const Stretch& stretch);
   double cost_of_plan(double stranded);
 
@@ -129,25 +115,16 @@ class Backing {
   PlacementRules rules_;
   IdlePages idle_;
   Slots slots_;
-  // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
-  // they are first wanted.
+  // Its idle handles, the largest first. Found when they are first wanted.
   bool knows_sources_ = false;
-  Vector<IdleRun> runs_;
-  Vector<IdleRun> sources_;
-  Vector<std::uint32_t> source_of_;  // by handle: its place in sources_; any value if it is not a source
-  Vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
-  std::size_t most_room_ = 0;        // slots behind a window that are of any use
+  Vector<HandleId> sources_;
+  Vector<std::uint32_t> larger_;  // of find_sources: by pages, how many handles are larger
 
   // The plan.
   BackingPlan plan_;
-  Vector<IdleRun> left_;  // sources it has not taken; end 0: it has
-  Vector<Address> going_;
+  std::uint64_t taken_ = 0;  // of the handles that it takes
   Vector<Stretch> unmapped_;
   Vector<Stretch> mapped_;
-  Vector<IdleRun*> whole_;
-  Vector<IdleRun*> chosen_;
-  Vector<std::uint32_t> last_;  // of choose_best_sum
-  Vector<std::uint32_t> before_;
 };
 
 CACHALOT_END

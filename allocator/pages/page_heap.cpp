@@ -188,7 +188,7 @@ Vector<PageHeap::ShownHandle> PageHeap::views_of(Address begin, Address end) con
   Vector<ShownHandle> views;
   for (Address slot = round_down(begin, page_bytes()); slot < end;) {
     const PhysicalPage& page = pages_.page(shown_at(range, slot));
-    const Address at = slot - page.index * page_bytes();
+    const Address at = pages_.view_at(shown_at(range, slot), slot);
     views.push_back({page.handle, at});
     slot = at + pages_.bytes(pages_.handle(page.handle));
   }
@@ -279,15 +279,27 @@ Vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
     if (block->end() >= plan.end) break;
   }
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) {
-      const Address home = pages_.page(move.first + i).home;
-      for (const Block* block = &first_block(home); block->address < home + page_bytes(); block = block->next) {
-        if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
-        if (block->end() >= home + page_bytes()) break;
-      }
+    const PhysicalHandle& handle = pages_.handle(move.handle);
+    for (const Block* block = &first_block(handle.home);; block = block->next) {
+      if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
+      if (block->end() >= end_of(handle)) break;
     }
   }
   return blocks;
+}
+
+Vector<AddressRange> PageHeap::filled_by(const BackingPlan& plan) const {
+  Vector<AddressRange> parts;
+  for (const BackingPlan::Move& move : plan.moves) parts.push_back({move.to, pages_.bytes(pages_.handle(move.handle))});
+  for (const BackingPlan::Growth& growth : plan.growths) parts.push_back({growth.at, growth.pages * page_bytes()});
+  std::ranges::sort(parts, {}, &AddressRange::address);
+  Vector<AddressRange> stretches;
+  for (const AddressRange& part : parts) {
+    const bool joins = !stretches.empty() && stretches.back().address + stretches.back().bytes == part.address;
+    if (!joins) stretches.push_back({part.address, 0});
+    stretches.back().bytes += part.bytes;
+  }
+  return stretches;
 }
 
 Vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
@@ -299,29 +311,28 @@ Vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexce
     if (block->end() >= plan.end) break;
   }
 
-  Vector<PageHome> homes;
+  Vector<HandleHome> homes;
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) {
-      homes.push_back({pages_.page(move.first + i).home, plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
-    }
+    const PhysicalHandle& handle = pages_.handle(move.handle);
+    homes.push_back({handle.home, pages_.bytes(handle), plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
   }
   return vacate_homes(homes);
 }
 
 // Vacates from the highest address down: taking a part of a block then leaves its lower part, which is the same object,
 // to be the holder of others.
-Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<PageHome>& homes) noexcept {
-  std::ranges::sort(homes, {}, &PageHome::address);
+Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<HandleHome>& homes) noexcept {
+  std::ranges::sort(homes, {}, &HandleHome::address);
   Vector<VacatedStretch> vacated;
   vacated.reserve(homes.size());
   while (!homes.empty()) {
-    const Address end = homes.back().address + page_bytes();
-    PageRange& range = *range_of(homes.back().address);
-    PageHome first = homes.back();
+    HandleHome first = homes.back();
+    const Address end = first.address + first.bytes;
+    PageRange& range = *range_of(first.address);
     for (homes.pop_back(); !homes.empty(); homes.pop_back()) {
-      const Address before = homes.back().address;
-      if (before + page_bytes() != first.address || before < range.base) break;
-      first = homes.back();
+      const HandleHome& before = homes.back();
+      if (before.address + before.bytes != first.address || before.address < range.base) break;
+      first = before;
     }
     Block& holder = first.holder != nullptr ? block_at(*first.holder, first.address) : first_block(first.address);
     claim_stretch(range, holder, first.address, end, [&](Block& part) {
@@ -336,14 +347,12 @@ Vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(Vector<PageHome>& homes)
 void PageHeap::move_homes(const BackingPlan& plan, const Vector<VacatedStretch>& vacated,
                           FunctionRef<Ticket(const VacatedStretch&)> ticket_of) {
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) {
-      const Address home = pages_.page(move.first + i).home;
-      auto part = std::prev(std::ranges::upper_bound(vacated, home, {}, &VacatedStretch::address));
-      for (; part != vacated.end() && part->address < home + page_bytes(); ++part) {
-        pages_.remember_use(move.first + i, ticket_of(*part));
-      }
-      pages_.move_home(move.first + i, move.to + i * page_bytes());
+    const PhysicalHandle& handle = pages_.handle(move.handle);
+    auto part = std::prev(std::ranges::upper_bound(vacated, handle.home, {}, &VacatedStretch::address));
+    for (; part != vacated.end() && part->address < end_of(handle); ++part) {
+      pages_.remember_use(move.handle, ticket_of(*part));
     }
+    pages_.move_home(move.handle, move.to);
   }
 }
 
@@ -353,7 +362,7 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
     open(range, *range.gaps.at_or_behind(at), at, at + bytes, arena);
   };
   Block& before = first_piece(plan);
-  for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
+  for (const BackingPlan::Move& move : plan.moves) fill(move.to, pages_.bytes(pages_.handle(move.handle)));
   for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
   Block* block = &block_at(before, plan.begin);
   while (true) {
@@ -411,53 +420,34 @@ Vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   IdlePages pages(*this);
   pages.find(pools);
   Vector<HandleId> idle;
-  pages.for_each_run(pages_, [&](const IdleRun& run) {
-    if (run.is_whole()) idle.push_back(run.handle);
-  });
-  const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
-  std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
+  pages.for_each_handle(pages_, [&](HandleId id) { idle.push_back(id); });
+  std::ranges::sort(idle, {}, [&](HandleId id) { return pages_.handle(id).home; });
   return idle;
 }
 
 void PageHeap::claim_handles(const Vector<HandleId>& idle) {
   for (const HandleId id : idle) {
-    for_each_home(id, [&](PageRange& range, Address begin, Address end) {
-      claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
-    });
-  }
-}
-
-// Each stretch of addresses at which pages of a handle are at home.
-void PageHeap::for_each_home(HandleId id, FunctionRef<void(PageRange&, Address, Address)> visit) {
-  const PhysicalHandle handle = pages_.handle(id);
-  for (std::uint32_t i = 0; i < handle.pages;) {
-    const Address begin = pages_.page(handle.first + i).home;
-    Address end = begin;
-    while (i < handle.pages && pages_.page(handle.first + i).home == end) {
-      end += page_bytes();
-      ++i;
-    }
-    visit(*range_of(begin), begin, end);
+    const PhysicalHandle& handle = pages_.handle(id);
+    claim_stretch(*range_of(handle.home), first_block(handle.home), handle.home, end_of(handle), [](Block&) {});
   }
 }
 
 void PageHeap::forget_memory(HandleId id) {
-  for_each_home(id, [&](PageRange& range, Address begin, Address end) {
-    while (begin < end) {
-      Block& block = first_block(begin);
-      begin = block.end();
-      close(range, block);
-    }
-  });
+  const PhysicalHandle& handle = pages_.handle(id);
+  for (Address begin = handle.home; begin < end_of(handle);) {
+    Block& block = first_block(begin);
+    begin = block.end();
+    close(*range_of(handle.home), block);
+  }
 }
 
 void PageHeap::put_back_idle(HandleId id) {
-  for_each_home(id, [&](PageRange&, Address begin, Address end) {
-    InactiveSplit change;
-    for (Block* block = &first_block(begin); block->has(Block::kClaimed) && block->address < end; block = block->next) {
-      block = &heap_.put_back(*block, change);
-    }
-  });
+  const PhysicalHandle& handle = pages_.handle(id);
+  InactiveSplit change;
+  for (Block* block = &first_block(handle.home); block->has(Block::kClaimed) && block->address < end_of(handle);
+       block = block->next) {
+    block = &heap_.put_back(*block, change);
+  }
 }
 
 // --- sleep ------------------------------------------------------------------------------------------------------------
@@ -468,15 +458,14 @@ Vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
     const Vector<View>& views = pages_.handle(id).views;
     if (!views.empty() && range_of(views.front().address)->owner == &owner) handles.push_back(id);
   }
-  const auto address = [this](HandleId id) { return pages_.handle(id).views.front().address; };
-  std::sort(handles.begin(), handles.end(), [&](HandleId a, HandleId b) { return address(a) < address(b); });
+  std::ranges::sort(handles, {}, [this](HandleId id) { return pages_.handle(id).home; });
   return handles;
 }
 
 Vector<PageHeap::Run> PageHeap::runs_of(const Vector<HandleId>& by_address) const {
   Vector<Run> runs;
   for (const HandleId id : by_address) {
-    const Address at = pages_.handle(id).views.front().address;
+    const Address at = pages_.handle(id).home;
     const bool joins =
         !runs.empty() && runs.back().begin + runs.back().bytes == at && range_of(runs.back().begin) == range_of(at);
     if (!joins) runs.push_back({at, 0, {}});
@@ -486,10 +475,30 @@ Vector<PageHeap::Run> PageHeap::runs_of(const Vector<HandleId>& by_address) cons
   return runs;
 }
 
+Vector<PageHeap::Run> PageHeap::stale_runs() const {
+  Vector<Run> runs;
+  for (const auto& [base, range] : ranges_) {
+    if (range.owner != nullptr) continue;
+    bool joins = false;
+    for (Address slot = base; slot < range.top;) {
+      const PageId shown = shown_at(range, slot);
+      const bool is_stale = shown != 0 && shown != kBlocked && pages_.may_unmap(pages_.handle_of(shown), slot);
+      if (is_stale && !joins) runs.push_back({slot, 0, {}});
+      joins = is_stale;
+      const std::size_t bytes = shown == 0 || shown == kBlocked ? page_bytes() : pages_.bytes(pages_.handle_of(shown));
+      slot += bytes;
+      if (!is_stale) continue;
+      runs.back().bytes += bytes;
+      runs.back().handles.push_back(pages_.page(shown).handle);
+    }
+  }
+  return runs;
+}
+
 Vector<PageHeap::Stretch> PageHeap::used_stretches(HandleId id) {
   Vector<Stretch> stretches;
-  const Address begin = pages_.handle(id).views.front().address;
-  const Address end = begin + pages_.bytes(pages_.handle(id));
+  const Address begin = pages_.handle(id).home;
+  const Address end = end_of(pages_.handle(id));
   for (const Block* block = &first_block(begin); !block->is_edge() && block->address < end; block = block->next) {
     if (block->is_unused()) continue;
     const Address from = std::max(block->address, begin);
@@ -566,7 +575,8 @@ std::string PageHeap::validate(std::size_t moving) const {
     for (Address slot = address; slot < end; slot += page_bytes()) {
       const PageId page = shown_at(*range, slot);
       if (page == 0) return formatted("no page is mapped at {:#x}, where blocks are", slot);
-      if (pages_.page(page).home != slot) return formatted("page {} is not at home at {:#x}", page, slot);
+      if (pages_.handle_of(page).home != pages_.view_at(page, slot))
+        return formatted("page {} is not at home at {:#x}", page, slot);
       in_blocks += page_bytes();
     }
   }
@@ -576,17 +586,17 @@ std::string PageHeap::validate(std::size_t moving) const {
     const PhysicalHandle& handle = pages_.handle(id);
     in_handles += pages_.bytes(handle);
     views += handle.views.size();
+    std::size_t homes = 0;
     for (const View& view : handle.views) {
-      std::uint32_t homed = 0;
+      homes += view.address == handle.home ? 1 : 0;
       const PageRange* range = range_of(view.address);
       for (std::uint32_t i = 0; i < handle.pages; ++i) {
         const Address slot = view.address + i * page_bytes();
         if (range == nullptr || shown_at(*range, slot) != handle.first + i)
           return formatted("view {:#x} of handle {} is not in the table of its range", view.address, id);
-        homed += pages_.page(handle.first + i).home == slot ? 1 : 0;
       }
-      if (homed != view.homed) return formatted("view {:#x} counts {} pages, not {}", view.address, view.homed, homed);
     }
+    if (handle.pages != 0 && homes != 1) return formatted("handle {} is at home in {} views", id, homes);
   }
   if (in_handles != in_blocks + moving) return formatted("handles hold {} bytes, blocks {}", in_handles, in_blocks);
   if (views != pages_.live_views()) return formatted("{} views are counted, {} there", pages_.live_views(), views);

@@ -111,18 +111,19 @@ struct PageRange {
   Address end() const { return base + bytes; }
 };
 
-// The home of a page that leaves it.
-struct PageHome {
+// The home of a handle that leaves it.
+struct HandleHome {
   Address address;
+  std::size_t bytes;
   Block* holder;  // as in BackingPlan::holders, or null before it is looked up
 };
 
 // The plan that gives a request its memory. All addresses but begin and end are multiples of a page.
 struct BackingPlan {
-  struct Move {  // pages of one handle, in order
-    PageId first = 0;
-    std::uint32_t count = 0;
+  struct Move {  // an idle handle comes home
+    HandleId handle = 0;
     Address to = 0;
+    bool is_mapped = false;  // there; else it gets a view
   };
   struct Mapping {
     HandleId handle = 0;
@@ -136,17 +137,17 @@ struct BackingPlan {
   Address begin = 0;  // the request is to lie in [begin, end)
   Address end = 0;
   Vector<Mapping> drops;   // stale views in the way
-  Vector<Mapping> views;   // new mappings of handles there are
   Vector<Growth> growths;  // new handles
-  Vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
-  Vector<Block*> holders;  // by the pages of the moves: the free blocks they begin in; empty: they are looked up
+  Vector<Move> moves;
+  Vector<Block*> holders;  // by the moves: the free blocks that the homes begin in; empty: they are looked up
   std::size_t new_pages = 0;
+  std::size_t new_views = 0;
   double cost = 0;  // in pages: see Backing
 
   // Beside the object itself.
-  std::size_t metadata_bytes() const { return capacity_bytes(drops, views, growths, moves, holders); }
+  std::size_t metadata_bytes() const { return capacity_bytes(drops, growths, moves, holders); }
 
-  bool calls_driver() const { return !growths.empty() || !views.empty() || !drops.empty(); }
+  bool calls_driver() const { return !growths.empty() || new_views != 0 || !drops.empty(); }
 };
 
 class PageHeap {
@@ -193,6 +194,8 @@ class PageHeap {
   };
   // Here, as in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
   Vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
+  // Returns the addresses that get memory by a plan, in stretches as long as can be.
+  Vector<AddressRange> filled_by(const BackingPlan& plan) const;
   // Returns the blocks whose memory a plan takes: the free blocks of its window and those that its pages come from.
   Vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the
@@ -200,7 +203,7 @@ class PageHeap {
   Block& finish(const BackingPlan& plan, Arena& arena) noexcept;
   // It did not: everything is as it was.
   void undo(const BackingPlan& plan, const Vector<VacatedStretch>& vacated) noexcept;
-  // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last
+  // Before finish: the handles are at home where the plan wants them; the views they leave keep the tickets of their last
   // uses.
   void move_homes(const BackingPlan& plan, const Vector<VacatedStretch>& vacated,
                   FunctionRef<Ticket(const VacatedStretch&)> ticket_of);
@@ -214,12 +217,14 @@ class PageHeap {
 
   // The handles of a private pool, by address. Each has one view, since its pages never move.
   Vector<HandleId> handles_of(const PrivatePool& owner) const;
-  struct Run {  // of handles side by side in one range
+  struct Run {  // of handles that are mapped side by side in one range
     Address begin = 0;
     std::size_t bytes = 0;
     Vector<HandleId> handles;
   };
   Vector<Run> runs_of(const Vector<HandleId>& by_address) const;
+  // Returns the views in the default pools' ranges that may be unmapped, by address.
+  Vector<Run> stale_runs() const;
   // The stretches of a private pool's handle that hold live blocks, or such that wait for other streams.
   struct Stretch {
     Address begin = 0;
@@ -229,9 +234,9 @@ class PageHeap {
   // Returns the sleeping bytes of [begin, end), which is all mapped or asleep.
   std::size_t asleep_bytes(Address begin, Address end) const;
 
-  // Each stretch of addresses at which pages of a handle are at home.
-  void for_each_home(HandleId id, FunctionRef<void(PageRange&, Address, Address)> visit);
   Block& first_block(Address address);
+  // Returns the end of the addresses at which a handle is at home.
+  Address end_of(const PhysicalHandle& handle) const { return handle.home + pages_.bytes(handle); }
 
   // The views that show the addresses of blocks, in order.
   struct ShownHandle {
@@ -265,7 +270,7 @@ class PageHeap {
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
-  Vector<VacatedStretch> vacate_homes(Vector<PageHome>& homes) noexcept;
+  Vector<VacatedStretch> vacate_homes(Vector<HandleHome>& homes) noexcept;
   void reopen(const VacatedStretch& part) noexcept;
   template <typename Visit>
   void claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit);

@@ -19,13 +19,14 @@ HandleId PhysicalPages::add(MemoryHandle memory, std::uint32_t pages, Address ad
   }
   const HandleId id = free_ids_.back();
   PhysicalHandle& handle = handles_[id];
-  handle.views.assign(1, View{.address = address, .homed = pages, .last_uses = {}});
+  handle.views.assign(1, View{.address = address, .last_uses = {}});
   free_ids_.pop_back();
   handle.memory = memory;
   handle.pages = pages;
+  handle.home = address;
   handle.first = free_pages_[pages].back();
   free_pages_[pages].pop_back();
-  for (std::uint32_t i = 0; i < pages; ++i) pages_[handle.first + i] = {id, i, address + i * page_bytes(), 0};
+  for (std::uint32_t i = 0; i < pages; ++i) pages_[handle.first + i] = {id, i};
   ++live_views_;
   return id;
 }
@@ -49,30 +50,23 @@ void PhysicalPages::wake(HandleId id, MemoryHandle memory) {
 }
 
 void PhysicalPages::add_view(HandleId id, Address address) {
-  handles_[id].views.push_back({.address = address, .homed = 0, .last_uses = {}});
+  handles_[id].views.push_back({.address = address, .last_uses = {}});
   ++live_views_;
 }
 
 void PhysicalPages::remove_view(HandleId id, Address address) {
-  Vector<View>& views = handles_[id].views;
-  const auto view = std::find_if(views.begin(), views.end(), [&](const View& v) { return v.address == address; });
-  CACHALOT_ASSERT(view != views.end());
-  views.erase(view);
+  handles_[id].views.erase(find_view(handles_[id], address));
   --live_views_;
 }
 
-View& PhysicalPages::find_view(PhysicalHandle& handle, Address address) const {
-  const auto holds = [&](const View& view) { return address - view.address < bytes(handle); };
-  return *std::find_if(handle.views.begin(), handle.views.end(), holds);
+Vector<View>::iterator PhysicalPages::find_view(PhysicalHandle& handle, Address address) {
+  const auto view = std::ranges::find(handle.views, address, &View::address);
+  CACHALOT_ASSERT(view != handle.views.end());
+  return view;
 }
 
-const View& PhysicalPages::view_at(PageId id, Address address) const {
-  PhysicalHandle& handle = const_cast<PhysicalHandle&>(handle_of(id));
-  return find_view(handle, address);
-}
-
-void PhysicalPages::remember_use(PageId id, const Ticket& use) {
-  Vector<Ticket>& uses = find_view(handles_[pages_[id].handle], pages_[id].home).last_uses;
+void PhysicalPages::remember_use(HandleId id, const Ticket& use) {
+  Vector<Ticket>& uses = find_view(handles_[id], handles_[id].home)->last_uses;
   const auto known =
       std::find_if(uses.begin(), uses.end(), [&](const Ticket& ticket) { return ticket.clock == use.clock; });
   if (known == uses.end()) {
@@ -93,15 +87,9 @@ Set<const StreamClock*> PhysicalPages::forget_done_uses() {
   return clocks;
 }
 
-void PhysicalPages::move_home(PageId id, Address address) {
-  PhysicalPage& page = pages_[id];
-  PhysicalHandle& handle = handles_[page.handle];
-  --find_view(handle, page.home).homed;
-  page.home = address;
-  ++find_view(handle, address).homed;
+bool PhysicalPages::may_unmap(const PhysicalHandle& handle, Address view) const {
+  return view != handle.home && is_unused(*std::ranges::find(handle.views, view, &View::address));
 }
-
-bool PhysicalPages::may_unmap(const View& view) { return view.homed == 0 && is_unused(view); }
 
 bool PhysicalPages::is_unused(const View& view) {
   return std::all_of(view.last_uses.begin(), view.last_uses.end(), [](const Ticket& use) { return use.is_done(); });
@@ -211,16 +199,14 @@ void IdlePages::find_holders(BackingPlan& plan) {
   if (plan.moves.empty()) return;
   std::ranges::sort(holders_, {}, &BlockAt::address);
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) {
-      const Address home = heap_.pages().page(move.first + i).home;
-      Block* const last = plan.holders.empty() ? nullptr : plan.holders.back();
-      if (last != nullptr && home - last->address < last->size()) {
-        plan.holders.push_back(last);
-        continue;
-      }
-      const auto behind = std::ranges::upper_bound(holders_, home, {}, &BlockAt::address);
-      plan.holders.push_back(std::prev(behind)->block);
+    const Address home = heap_.pages().handle(move.handle).home;
+    Block* const last = plan.holders.empty() ? nullptr : plan.holders.back();
+    if (last != nullptr && home - last->address < last->size()) {
+      plan.holders.push_back(last);
+      continue;
     }
+    const auto behind = std::ranges::upper_bound(holders_, home, {}, &BlockAt::address);
+    plan.holders.push_back(std::prev(behind)->block);
   }
 }
 

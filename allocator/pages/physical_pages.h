@@ -1,11 +1,10 @@
 // The physical memory of the page heap: handles, the pages they are made of, and where each is mapped.
 //
 // A handle is what the device gives (Device::create): one or more pages of 2 MiB, and it is always mapped whole, by a
-// View. It may have several views at a time. A page has one home: the address at which it counts as memory; through
-// all other views it is only a stale alias. A page without a live byte may move home to another view of its handle
-// without a driver call, on its own. A handle may be asleep: its pages have homes and views, but no memory.
+// View. It may have several views at a time. A handle has one home: the view through which it counts as memory; through
+// all other views it is only a stale alias. A handle without a live byte may move home to another of its views without a
+// driver call. A handle may be asleep: it has a home, but no memory.
 //
-// Invariants: (1) a page's home lies in a view of its handle; (2) View::homed is the number of its pages at home there.
 // Not thread-safe.
 #pragma once
 
@@ -31,14 +30,15 @@ using HandleId = std::uint32_t;  // index; ids of handles that are gone come aga
 
 struct View {
   Address address;
-  std::uint32_t homed = 0;
-  Vector<Ticket> last_uses;  // of pages that left it: to be done before it is unmapped
+  Vector<Ticket> last_uses;  // until its handle left it: to be done before it is unmapped
 };
 
 struct PhysicalHandle {
   MemoryHandle memory = 0;  // 0: asleep
   PageId first = 0;
   std::uint32_t pages = 0;  // 0: this id is not in use
+  Address home = 0;         // of a view
+  std::uint64_t taken = 0;  // scratch: the number of the plan that takes it
   Vector<View> views;
 
   bool is_asleep() const { return pages != 0 && memory == 0; }
@@ -47,9 +47,6 @@ struct PhysicalHandle {
 struct PhysicalPage {
   HandleId handle = 0;
   std::uint32_t index = 0;  // in the handle
-  Address home = 0;
-  // Scratch: the number of the plan that takes it.
-  std::uint64_t taken = 0;
 };
 
 class PhysicalPages {
@@ -58,7 +55,7 @@ class PhysicalPages {
 
   std::size_t page_bytes() const { return grid_.bytes(); }
   PowerOfTwo grid() const { return grid_; }
-  // A handle mapped at `address`, its pages at home there. Throws std::bad_alloc, having changed nothing.
+  // A handle mapped at `address`, at home there. Throws std::bad_alloc, having changed nothing.
   HandleId add(MemoryHandle memory, std::uint32_t pages, Address address);
   // A handle without views.
   void remove(HandleId id);
@@ -67,22 +64,23 @@ class PhysicalPages {
   void wake(HandleId id, MemoryHandle memory);
   void add_view(HandleId id, Address address);
   void remove_view(HandleId id, Address address);
-  // The view in which the page is at home was used in its last epoch: the ticket must be done before it is unmapped.
-  void remember_use(PageId id, const Ticket& use);
+  // The view in which the handle is at home was used in its last epoch: the ticket must be done before it is unmapped.
+  void remember_use(HandleId id, const Ticket& use);
   // Forgets the uses that are done; returns whose the others are.
   Set<const StreamClock*> forget_done_uses();
-  // The page's home is `address`, in a view of its handle, from now on.
-  void move_home(PageId id, Address address);
+  // The handle's home is `address`, that of a view, from now on.
+  void move_home(HandleId id, Address address) { handles_[id].home = address; }
 
   const PhysicalPage& page(PageId id) const { return pages_[id]; }
-  void take(PageId id, std::uint64_t taken) { pages_[id].taken = taken; }
+  void take(HandleId id, std::uint64_t taken) { handles_[id].taken = taken; }
   const PhysicalHandle& handle(HandleId id) const { return handles_[id]; }
   const PhysicalHandle& handle_of(PageId id) const { return handles_[pages_[id].handle]; }
   PageId page_of(HandleId id, std::uint32_t index) const { return handles_[id].first + index; }
-  // The view of the page's handle in which it lies at `address`.
-  const View& view_at(PageId id, Address address) const;
-  static bool may_unmap(const View& view);
-  // Returns whether the work that used pages through the view before they left it is done.
+  // Returns the address of the view in which a page lies at `address`.
+  Address view_at(PageId id, Address address) const { return address - pages_[id].index * page_bytes(); }
+  // Returns whether nothing needs the view of a handle any more: it is not the home, and unused.
+  bool may_unmap(const PhysicalHandle& handle, Address view) const;
+  // Returns whether the work that used the handle through the view before it left it is done.
   static bool is_unused(const View& view);
   PageId page_ids() const { return static_cast<PageId>(pages_.size()); }
   HandleId handle_ids() const { return static_cast<HandleId>(handles_.size()); }
@@ -93,7 +91,7 @@ class PhysicalPages {
   std::size_t metadata_bytes() const;
 
  private:
-  View& find_view(PhysicalHandle& handle, Address address) const;
+  static Vector<View>::iterator find_view(PhysicalHandle& handle, Address address);
 
   PowerOfTwo grid_;
   Vector<PhysicalPage> pages_;  // page 0 is invalid
@@ -117,16 +115,6 @@ struct PageRange;
 // From now on a search reaches all free blocks of the pools.
 void reach_everything(const PoolPair& pools);
 
-struct IdleRun {  // neighbours in a handle, as many as are idle
-  HandleId handle;
-  PageId first_of_handle;
-  std::uint32_t handle_pages;
-  std::uint32_t begin;  // in the handle
-  std::uint32_t end;
-  std::uint32_t pages() const { return end - begin; }
-  bool is_whole() const { return pages() == handle_pages; }
-};
-
 class IdlePages {
  public:
   explicit IdlePages(const PageHeap& heap) : heap_(heap) {}
@@ -146,19 +134,17 @@ class IdlePages {
   std::size_t metadata_bytes() const { return capacity_bytes(words_, holders_, beyond_reach_, seams_beyond_reach_); }
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
+  // Returns whether all pages of the handle are idle.
+  bool has_all(const PhysicalHandle& handle) const { return next(handle.first, kAll) >= handle.first + handle.pages; }
 
-  // Calls visit(IdleRun) for each run, by page. One is as long as can be within its handle.
+  // Calls visit(HandleId) for each handle all of whose pages are idle, by page.
   template <typename Visit>
-  void for_each_run(const PhysicalPages& pages, Visit visit) const {
-    for (PageId begin = next(0, 0); begin < words_.size() * kBits; begin = next(begin, 0)) {
-      const PageId end = next(begin, kAll);
-      while (begin < end) {
-        const PhysicalPage& page = pages.page(begin);
-        const PhysicalHandle& handle = pages.handle(page.handle);
-        const std::uint32_t run_end = std::min(page.index + (end - begin), handle.pages);
-        visit(IdleRun{page.handle, handle.first, handle.pages, page.index, run_end});
-        begin += run_end - page.index;
-      }
+  void for_each_handle(const PhysicalPages& pages, Visit visit) const {
+    for (PageId first = next(0, 0); first < words_.size() * kBits; first = next(first, 0)) {
+      const PhysicalPage& page = pages.page(first);
+      const PhysicalHandle& handle = pages.handle(page.handle);
+      if (page.index == 0 && has_all(handle)) visit(page.handle);
+      first += handle.pages - page.index;
     }
   }
 

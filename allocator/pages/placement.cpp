@@ -134,11 +134,6 @@ bool Placement::search(double limit) {
       if (candidate.pages == pages && !consider(candidate)) return false;
     }
   }
-  const std::size_t whole_pages = grid_.whole_in(grid_.up(bytes_));
-  const double least_cost = Backing::Lack{.slots = whole_pages, .to_map = whole_pages, .stretches = 1}.least_cost();
-  if (rules_.may_move && backing_.idle().count() != 0 && stranded_by(whole_pages) + least_cost < cost_below_) {
-    if (backing_.fill_far_away(*arena_, bytes_, stranded_by(whole_pages))) keep_if_better();
-  }
   return true;
 }
 

@@ -1,9 +1,8 @@
 // Placement finds the place of a request that no free block serves.
 //
 // A hole is a stretch of free blocks and gaps between live blocks. A window is the request's bytes somewhere in a hole: at
-// its end, or at the start of one of its pieces; or far behind all that was ever mapped, where it may begin and end inside
-// a handle. The best is the one whose backing costs least; ties go to the one that strands less, then to the lower address.
-// docs/page_heap.md says how this was found.
+// its end, or at the start of one of its pieces; or behind all that was ever mapped. The best is the one whose backing costs
+// least; ties go to the one that strands less, then to the lower address. docs/page_heap.md says how this was found.
 //
 // Windows are many, and to fill one is work. So each is first known only by its place and by the pages it takes, which a look
 // at its ends tells; they are gone through from the least stranded on, and one is looked at, and then filled, only while it

@@ -32,16 +32,16 @@ void Slots::look_at(const PageRange& range) {
 SlotKind Slots::find_kind(Address slot, PageId shown) {
   if (shown == 0) return SlotKind::empty;
   if (has_memory(slot, shown)) return SlotKind::memory;
-  if (shown != PageHeap::kBlocked && idle_.has(shown)) return SlotKind::idle;
+  if (shown != PageHeap::kBlocked && idle_.has_all(pages_.handle_of(shown))) return SlotKind::idle;
   return kind_in_the_way(slot, shown);
 }
 
 bool Slots::may_drop(Address slot, PageId shown) {
   if (!may_drop_ || shown == PageHeap::kBlocked) return false;
-  const Address view = view_at(slot, shown);
+  const Address view = pages_.view_at(shown, slot);
   AskedView& asked = asked_[pages_.grid().whole_in(view) % asked_.size()];
   if (asked.view != view || asked.at != now_) {
-    asked = {view, now_, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
+    asked = {view, now_, pages_.may_unmap(pages_.handle_of(shown), view)};
   }
   return asked.may_drop;
 }

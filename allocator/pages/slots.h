@@ -19,7 +19,7 @@ CACHALOT_BEGIN
 enum class SlotKind : std::uint8_t {
   memory,   // its page is at home here
   empty,    // nothing is mapped
-  idle,     // shows an idle page, which may come home
+  idle,     // shows a page of an idle handle, which may come home
   stale,    // shows another page, in a view that may be dropped
   blocked,  // shows another page, in a view that must stay
 };
@@ -40,10 +40,8 @@ class Slots {
   bool may_drop(Address slot, PageId shown);
 
   bool has_memory(Address slot, PageId shown) const {
-    return shown != 0 && shown != PageHeap::kBlocked && pages_.page(shown).home == slot;
+    return shown != 0 && shown != PageHeap::kBlocked && pages_.view_at(shown, slot) == pages_.handle_of(shown).home;
   }
-  // The address of the view in which a slot shows a page.
-  Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * pages_.page_bytes(); }
   // Beside the object itself.
   std::size_t metadata_bytes() const { return capacity_bytes(known_); }
 

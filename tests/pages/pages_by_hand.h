@@ -49,19 +49,17 @@ struct PagesByHand {
     take(at(slot), count * kPage);
     return handle;
   }
-  // Idle pages of a handle come home to a slot: through a new view, unless the handle is mapped there.
-  void move(HandleId handle, std::uint32_t first, std::uint32_t count, std::size_t slot) {
-    BackingPlan plan = plan_for(slot, count);
-    if (pages.shown_at(*range, at(slot)) == 0) plan.views.push_back({handle, at(slot - first)});
-    plan.moves.push_back({page(handle, first), count, at(slot)});
+  // An idle handle comes home to a slot: through a new view, unless it is mapped there.
+  void move(HandleId handle, std::size_t slot) {
+    BackingPlan plan = plan_for(slot, pages.pages().handle(handle).pages);
+    plan.moves.push_back({handle, at(slot), /*is_mapped=*/pages.shown_at(*range, at(slot)) != 0});
     execute(plan, arena);
   }
-  // A stale view of the whole handle, whose pages are idle, stays at a slot.
+  // A stale view of an idle handle stays at a slot.
   void leave_view(HandleId handle, std::size_t slot) {
-    const Address home = pages.pages().page(page(handle)).home;
-    const std::uint32_t count = pages.pages().handle(handle).pages;
-    move(handle, 0, count, slot);
-    move(handle, 0, count, (home - kBase) / kPage);
+    const Address home = pages.pages().handle(handle).home;
+    move(handle, slot);
+    move(handle, (home - kBase) / kPage);
   }
 
   // Executes a plan as PageGrowth does; returns the free block that holds the window.
@@ -75,9 +73,10 @@ struct PagesByHand {
     for (const BackingPlan::Growth& growth : plan.growths) {
       pages.show(*plan.range, physical.handle(physical.add(++last_memory_, growth.pages, growth.at)), growth.at);
     }
-    for (const BackingPlan::Mapping& view : plan.views) {
-      physical.add_view(view.handle, view.at);
-      pages.show(*plan.range, physical.handle(view.handle), view.at);
+    for (const BackingPlan::Move& move : plan.moves) {
+      if (move.is_mapped) continue;
+      physical.add_view(move.handle, move.to);
+      pages.show(*plan.range, physical.handle(move.handle), move.to);
     }
     pages.move_homes(plan, vacated, [&](const PageHeap::VacatedStretch& part) {
       return Ticket{&clock_of(*part.arena), part.epoch};

@@ -33,16 +33,14 @@ std::string broken_rule(PageHeap& heap, const BackingPlan& plan) {
   }
   for (const BackingPlan::Mapping& drop : plan.drops) {
     for (std::uint32_t i = 0; i < physical.handle(drop.handle).pages; ++i) {
-      const PageId id = physical.page_of(drop.handle, i);
-      if (physical.page(id).home == drop.at + i * page) return formatted("page {} is at home in a view that goes", id);
+      if (physical.handle(drop.handle).home == drop.at) return formatted("handle {} is at home there", drop.handle);
       if (shown.erase(drop.at + i * page) == 0) return formatted("{:#x} is dropped, where nothing is", drop.at);
     }
   }
-  for (const BackingPlan::Mapping& view : plan.views) {
-    for (std::uint32_t i = 0; i < physical.handle(view.handle).pages; ++i) {
-      const Address at = view.at + i * page;
-      if (at < range.base || at >= range.end()) return formatted("a view at {:#x} leaves the range", view.at);
-      if (!shown.emplace(at, physical.page_of(view.handle, i)).second) return formatted("{:#x} is mapped twice", at);
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; !move.is_mapped && i < physical.handle(move.handle).pages; ++i) {
+      const Address at = move.to + i * page;
+      if (!shown.emplace(at, physical.page_of(move.handle, i)).second) return formatted("{:#x} is mapped twice", at);
     }
   }
   std::map<Address, PageId> comes;  // to a slot: a page; kBlocked: a new one
@@ -56,25 +54,30 @@ std::string broken_rule(PageHeap& heap, const BackingPlan& plan) {
     }
   }
   if (new_pages != plan.new_pages) return formatted("{} new pages are counted as {}", new_pages, plan.new_pages);
-  std::set<PageId> moved;
+  const Address window_begin = plan.begin - plan.begin % page;
+  std::set<HandleId> moved;
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) {
-      const PageId id = move.first + i;
+    const PhysicalHandle& handle = physical.handle(move.handle);
+    if (!moved.insert(move.handle).second) return formatted("handle {} moves twice", move.handle);
+    if (heap.end_of(handle) > window_begin && handle.home < plan.end)
+      return formatted("handle {} leaves the window", move.handle);
+    if (move.to < window_begin || move.to + physical.bytes(handle) >= plan.end + page)
+      return formatted("handle {} reaches beyond the window", move.handle);
+    for (std::uint32_t i = 0; i < handle.pages; ++i) {
+      const PageId id = physical.page_of(move.handle, i);
       const Address to = move.to + i * page;
-      const Address home = physical.page(id).home;
-      if (!moved.insert(id).second) return formatted("page {} moves twice", id);
       if (!comes.emplace(to, id).second) return formatted("two pages come to {:#x}", to);
       if (shown[to] != id) return formatted("page {} is not mapped at {:#x}", id, to);
-      if (home >= plan.begin - plan.begin % page && home < plan.end) return formatted("page {} leaves the window", id);
-      for (const Block* block = &heap.first_block(home);; block = block->next) {
-        if (!block->is_free() || !block->arena->may_use(*block)) return formatted("page {} is in use", id);
-        if (block->end() >= home + page) break;
-      }
+    }
+    for (const Block* block = &heap.first_block(handle.home);; block = block->next) {
+      if (!block->is_free() || !block->arena->may_use(*block)) return formatted("handle {} is in use", move.handle);
+      if (block->end() >= heap.end_of(handle)) break;
     }
   }
-  for (Address at = plan.begin - plan.begin % page; at < plan.end; at += page) {
+  for (Address at = window_begin; at < plan.end; at += page) {
     const PageId now = heap.shown_at(range, at);
-    const bool has_memory = now != 0 && now != PageHeap::kBlocked && physical.page(now).home == at;
+    const bool has_memory =
+        now != 0 && now != PageHeap::kBlocked && physical.view_at(now, at) == physical.handle_of(now).home;
     if (has_memory != (comes.count(at) == 0)) return formatted("{:#x} has no memory, or more than one page", at);
   }
   return "";
@@ -82,8 +85,7 @@ std::string broken_rule(PageHeap& heap, const BackingPlan& plan) {
 
 class RandomPlacement : public testing::Test {
  protected:
-  // The least cost of all windows, each filled by itself: those at the start of a piece of a hole or at its end, and
-  // far away.
+  // The least cost of all windows, each filled by itself: those at the start of a piece of a hole or at its end.
   double least_cost(std::size_t bytes, const PlacementRules& rules) {
     Backing backing(hand.pages);
     backing.begin_search(hand.pools(), rules);
@@ -130,10 +132,6 @@ class RandomPlacement : public testing::Test {
       } else if (end - first->address >= bytes) {
         consider({hand.range, end - bytes, end});
       }
-    }
-    const double stranded = static_cast<double>((bytes + kPage - 1) / kPage) - static_cast<double>(bytes) / kPage;
-    if (rules.may_move && backing.idle().count() != 0 && backing.fill_far_away(hand.arena, bytes, stranded)) {
-      if (rules.may_grow || backing.plan().new_pages == 0) least = std::min(least, backing.plan().cost);
     }
     return least;
   }
