@@ -38,7 +38,7 @@ cachalot_test(device NEEDS simulator/device GPU CUDART THREADS *Threads*
 cachalot_test(allocator NEEDS simulator/device SHARDS 2 THREADS *-*AlignedAllocation*:TrimAndReserve.SurviveEach*
   SOURCES added_calls_test.cpp alignment_test.cpp bad_input_test.cpp buffer_test.cpp deferred_frees_test.cpp device_buffer_test.cpp heap_async_test.cpp heap_managed_test.cpp interleavings_test.cpp json_test.cpp limits_test.cpp malloc_test.cpp out_of_memory_test.cpp
           pinned_host_test.cpp
-          pinned_memory_resource_test.cpp plain_memory_test.cpp private_pools_test.cpp slow_path_test.cpp slow_work_observer_test.cpp statistics_test.cpp streams_test.cpp threads_test.cpp trim_test.cpp weaknesses_test.cpp)
+          pinned_memory_resource_test.cpp plain_memory_test.cpp private_pools_test.cpp segment_tracker_test.cpp slow_path_test.cpp slow_work_observer_test.cpp statistics_test.cpp streams_test.cpp threads_test.cpp trim_test.cpp weaknesses_test.cpp)
 cachalot_test(pool NEEDS simulator/device THREADS *
   SOURCES dlpack_test.cpp free_slots_test.cpp pool_set_test.cpp streams_test.cpp tensor_pool_test.cpp
           tensor_spec_test.cpp thread_stacks_test.cpp threads_test.cpp)

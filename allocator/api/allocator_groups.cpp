@@ -188,6 +188,20 @@ void AllocatorObservers::remove_watcher(const Watcher* watcher) {
   for (const auto& allocator : state_.devices_if_own()) allocator->state.observers.remove_watcher(watcher);
 }
 
+void AllocatorObservers::add_segment_tracker(const std::shared_ptr<SegmentTracker>& tracker) {
+  CACHALOT_REQUIRE(tracker != nullptr, "add_segment_tracker: the tracker is null; it must be an object");
+  try {
+    for (const auto& allocator : state_.devices()) allocator->inspection.add_segment_tracker(tracker);
+  } catch (const std::bad_alloc&) {
+    remove_segment_tracker(tracker.get());
+    throw;
+  }
+}
+
+void AllocatorObservers::remove_segment_tracker(const SegmentTracker* tracker) {
+  for (const auto& allocator : state_.devices_if_own()) allocator->state.observers.remove_segment_tracker(tracker);
+}
+
 void AllocatorObservers::set_slow_work_observer(const std::shared_ptr<SlowWorkObserver>& observer) {
   for (const auto& allocator : state_.devices()) allocator->state.observers.set_slow_work_observer(observer);
 }

@@ -163,6 +163,33 @@ void Inspection::snapshot_into(Snapshot& snapshot, PoolId pool, bool include_tra
   state_.observers.observe({.action = Change::Action::snapshot, .bytes = active_bytes, .pool = pool}, lock);
 }
 
+void Inspection::add_segment_tracker(std::shared_ptr<SegmentTracker> tracker) {
+  DeviceLock lock(state_.mutex);
+  const Growing growing(state_.growth_mutex, lock);  // then no memory is on its way to the device or from it
+  SegmentTracker& added = *tracker;
+  state_.observers.add_segment_tracker(std::move(tracker), growing);
+  for (const auto& [address, head] : state_.blocks.segments()) tell_of_segment(*head, added, growing);
+}
+
+// Tells the tracker of a segment's memory: page by page where a part of it may be asleep.
+void Inspection::tell_of_segment(const Block& head, SegmentTracker& tracker, const Held& held) const {
+  const BlockPool& pool = head.arena->pool;
+  const bool in_pages = pool.growth->is_expandable();
+  const BlockDetail* const detail = state_.blocks.slab().find_detail(head);
+  Change change = Observers::change_of(Change::Action::segment_alloc, head, detail ? detail->segment_context : nullptr);
+  if (in_pages) change.action = Change::Action::segment_map;
+  change.device = state_.index;
+  change.time_us = state_.device->clock_us();
+  Address end = head.address;
+  for (const Block* block = &head; !block->is_edge(); block = block->next) end = block->end();
+  const bool may_sleep = in_pages && is_asleep(pool);
+  change.bytes = may_sleep ? state_.device->properties().page_bytes : end - head.address;
+  for (; change.address < end; change.address += change.bytes) {
+    if (may_sleep && pool.growth->asleep_bytes(change.address, change.address + change.bytes, held) != 0) continue;
+    tracker.on_segment(change);
+  }
+}
+
 std::optional<TagMemory> Inspection::tag_memory(PoolId id) const {
   const DeviceLock lock(state_.mutex);
   const PrivatePool* const pool = parts_.pools.find(id, lock);

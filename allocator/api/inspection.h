@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cachalot/events.h"
 #include "cachalot/private_pool.h"
 #include "cachalot/stats.h"
 #include "growth/growth.h"
@@ -53,12 +55,16 @@ class Inspection {
   // Returns nullopt if the tag has no pool here. `tag` and `device` are left to the caller.
   std::optional<TagMemory> tag_memory(PoolId id) const;
 
+  // Tells the tracker of all memory that is held, and adds it to the observers.
+  void add_segment_tracker(std::shared_ptr<SegmentTracker> tracker);
+
   // Soundness. Returns the first broken invariant, or "".
   std::string validate();
   // Returns the host memory of all tables; `allocator_bytes`: the size of the allocator's own object.
   std::size_t metadata_bytes(std::size_t allocator_bytes) const;
 
  private:
+  void tell_of_segment(const Block& head, SegmentTracker& tracker, const Held& held) const CACHALOT_HELD;
   SegmentSnapshot picture(const Block& head, const Held& held) const CACHALOT_HELD;
   void add_asleep_bytes(DeviceUsage& usage, const Held& held) const CACHALOT_HELD;
   std::string validate_bins(const Held& held) const CACHALOT_HELD;

@@ -7,6 +7,20 @@
 
 CACHALOT_BEGIN
 
+namespace {
+
+// Takes an object out of those that a history has. Returns null when it is not one of them.
+template <typename Object>
+std::shared_ptr<Object> taken_out(std::vector<std::shared_ptr<Object>>& objects, const Object* object) {
+  const auto found = std::ranges::find(objects, object, &std::shared_ptr<Object>::get);
+  if (found == objects.end()) return nullptr;
+  std::shared_ptr<Object> taken = std::move(*found);
+  objects.erase(found);
+  return taken;
+}
+
+}  // namespace
+
 void History::configure(const HistoryOptions& options) {
   using Contexts = HistoryOptions::Contexts;
   CACHALOT_REQUIRE(!options.enabled || options.max_entries >= 1, "history of {} entries: it must keep at least 1",
@@ -30,12 +44,10 @@ void History::configure(const HistoryOptions& options) {
   }
 }
 
-std::shared_ptr<Watcher> History::remove_watcher(const Watcher* watcher) {
-  const auto found = std::ranges::find(watchers_, watcher, &std::shared_ptr<Watcher>::get);
-  if (found == watchers_.end()) return nullptr;
-  std::shared_ptr<Watcher> removed = std::move(*found);
-  watchers_.erase(found);
-  return removed;
+std::shared_ptr<Watcher> History::remove_watcher(const Watcher* watcher) { return taken_out(watchers_, watcher); }
+
+std::shared_ptr<SegmentTracker> History::remove_segment_tracker(const SegmentTracker* tracker) {
+  return taken_out(segment_trackers_, tracker);
 }
 
 void History::tell(const Change& change, const CallStack& stack) const {
@@ -49,6 +61,9 @@ void History::clear() {
 }
 
 void History::record(const Change& change) {
+  if (is_of_segment(change.action)) {
+    for (const auto& tracker : segment_trackers_) tracker->on_segment(change);
+  }
   for (const ChangeTracker& tracker : trackers_) tracker(change);
   if (tells_of_changes()) {
     tell(change, change.action == Change::Action::alloc ? AllocationStack::of_this_thread() : CallStack());
@@ -114,6 +129,18 @@ void Observers::remove_watcher(const Watcher* watcher) {
   std::shared_ptr<Watcher> removed;  // and released without the lock
   const DeviceLock lock(state_.mutex);
   removed = history_.remove_watcher(watcher);
+  update(lock);
+}
+
+void Observers::add_segment_tracker(std::shared_ptr<SegmentTracker> tracker, const Held& held) {
+  history_.add_segment_tracker(std::move(tracker));
+  update(held);
+}
+
+void Observers::remove_segment_tracker(const SegmentTracker* tracker) {
+  std::shared_ptr<SegmentTracker> removed;  // and released without the lock
+  const DeviceLock lock(state_.mutex);
+  removed = history_.remove_segment_tracker(tracker);
   update(lock);
 }
 
@@ -185,7 +212,7 @@ Change Observers::change_of(Change::Action action, const Block& block, const Con
 }
 
 void Observers::observe(Change change, const Held& held) {
-  if (!state_.is(HeapState::kObserved, held)) return;
+  if (!state_.is(HeapState::kObserved, held) || !history_.observes(change.action)) return;
   change.device = state_.index;
   change.time_us = state_.device->clock_us();
   if (change.action != Change::Action::annotate) change.annotation = history_.annotation();

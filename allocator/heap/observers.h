@@ -50,6 +50,9 @@ class History {
   void add_watcher(std::shared_ptr<Watcher> watcher) { watchers_.push_back(std::move(watcher)); }
   // Null when it is not one of them.
   std::shared_ptr<Watcher> remove_watcher(const Watcher* watcher);
+  void add_segment_tracker(std::shared_ptr<SegmentTracker> tracker) { segment_trackers_.push_back(std::move(tracker)); }
+  // Null when it is not one of them.
+  std::shared_ptr<SegmentTracker> remove_segment_tracker(const SegmentTracker* tracker);
   // Makes watchers receive from now on only the Changes passed to tell(), not those recorded.
   void only_tell() { only_tell_ = true; }
   void tell(const Change& change, const CallStack& stack) const;
@@ -57,14 +60,19 @@ class History {
   bool enabled() const { return enabled_; }
   bool watched() const { return !watchers_.empty(); }
   bool tells_of_changes() const { return watched() && !only_tell_; }
-  bool observes() const { return enabled_ || !trackers_.empty() || tells_of_changes(); }
+  bool observes() const { return observes_all() || !segment_trackers_.empty(); }
+  bool observes(Change::Action action) const { return observes_all() || is_of_segment(action); }
 
   Context annotation() const { return annotate_ ? annotate_() : nullptr; }
-  void record(const Change& change);    // and tells the watchers
+  void record(const Change& change);    // and tells the trackers and watchers
   std::vector<Change> entries() const;  // oldest first
   std::size_t metadata_bytes() const { return ring_.capacity() * sizeof(Change); }
 
  private:
+  static bool is_of_segment(Change::Action action) {
+    return action >= Change::Action::segment_alloc && action <= Change::Action::segment_unmap;
+  }
+  bool observes_all() const { return enabled_ || !trackers_.empty() || tells_of_changes(); }
   void clear();
 
   bool enabled_ = false;
@@ -76,6 +84,7 @@ class History {
   std::vector<Change> ring_;
   std::size_t oldest_ = 0;
   std::vector<ChangeTracker> trackers_;
+  std::vector<std::shared_ptr<SegmentTracker>> segment_trackers_;
   std::vector<std::shared_ptr<Watcher>> watchers_;
   bool only_tell_ = false;
 };
@@ -112,6 +121,9 @@ class Observers {
   void add_change_tracker(ChangeTracker tracker);
   void add_watcher(std::shared_ptr<Watcher> watcher);
   void remove_watcher(const Watcher* watcher);
+  // The caller tells the tracker of the memory that is held already.
+  void add_segment_tracker(std::shared_ptr<SegmentTracker> tracker, const Held& held) CACHALOT_HELD;
+  void remove_segment_tracker(const SegmentTracker* tracker);
   void record_history(const HistoryOptions& history);
   bool history_enabled() const;
 

@@ -49,6 +49,10 @@ void expect_refused(const char* name, Call&& call) {
   }
 }
 
+struct SilentTracker final : SegmentTracker {
+  void on_segment(const Change& /*change*/) noexcept override {}
+};
+
 struct NamedCall {
   const char* name;
   std::function<void(CachingAllocator&, void*)> call;
@@ -96,6 +100,8 @@ const std::vector<NamedCall>& allocator_calls() {
       {"add_out_of_memory_observer", [](CachingAllocator& a, void*) { a.add_out_of_memory_observer({}); }},
       {"add_free_memory_callback", [](CachingAllocator& a, void*) { a.add_free_memory_callback({}); }},
       {"add_change_tracker", [](CachingAllocator& a, void*) { a.add_change_tracker({}); }},
+      {"add_segment_tracker",
+       [](CachingAllocator& a, void*) { a.add_segment_tracker(std::make_shared<SilentTracker>()); }},
       {"record_history", [](CachingAllocator& a, void*) { a.record_history({}); }},
       {"history_enabled", [](CachingAllocator& a, void*) { a.history_enabled(); }},
       {"create_or_retain_pool",

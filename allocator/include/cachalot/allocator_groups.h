@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -126,18 +125,6 @@ class AllocatorSettings : private AllocatorGroup {
   ~AllocatorSettings() = default;
 };
 
-/// LimitFigures are the limits of one device and what counts against them, at one moment.
-struct LimitFigures {
-  int device = 0;                          ///< index of the device
-  std::optional<std::size_t> limit_bytes;  ///< the lowest limit of held bytes; empty without one
-  /// The text of that limit's setting: `limit:20GiB` (the option), `set_limit("20GiB")`,
-  /// `per_process_memory_fraction:0.5` (the option) or `set_memory_fraction(0.5)`.
-  std::string set_by;
-  std::optional<std::size_t> soft_limit_bytes;  ///< the soft limit; empty without one
-  std::size_t held_bytes = 0;                   ///< held from the device, in use or cached
-  std::size_t reservation_bytes = 0;            ///< of reserve, what no stream has used yet
-};
-
 /// AllocatorLimits are the functions of a CachingAllocator that bound, lower and raise the memory
 /// that it holds from a device. Held memory is allocated and cached memory: the statistic
 /// reserved_bytes. Memory that is allocated while caching is off does not count.
@@ -217,6 +204,14 @@ class AllocatorObservers : private AllocatorGroup {
   void add_watcher(const std::shared_ptr<Watcher>& watcher);
   /// Removes a watcher; it is not called after this returns. An unknown watcher is ignored.
   void remove_watcher(const Watcher* watcher);
+  /// Adds a tracker of segments. Before this returns, the tracker receives all memory that is held:
+  /// it misses none, then and later, and receives none twice.
+  /// Requires: it was not added before. Throws InvalidArgument for a null pointer.
+  /// Blocks: while another thread gets memory from a device or gives it back.
+  void add_segment_tracker(const std::shared_ptr<SegmentTracker>& tracker);
+  /// Removes a tracker of segments; it is not called after this returns. An unknown tracker is
+  /// ignored.
+  void remove_segment_tracker(const SegmentTracker* tracker);
   /// Makes `observer` the only observer of slow work; null for none.
   void set_slow_work_observer(const std::shared_ptr<SlowWorkObserver>& observer);
   /// Starts, changes or stops the recording of changes, as `history` says.

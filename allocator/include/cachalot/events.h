@@ -129,6 +129,31 @@ class Watcher {
   virtual void on_change(const Change& change, const CallStack& stack) noexcept = 0;
 };
 
+/// A SegmentTracker observes which memory an allocator holds: it receives all memory that is held
+/// when it is added, then each part that comes and each part that ends. It is for programs that
+/// register memory with NCCL or a network card. Derive from it and pass it to
+/// CachingAllocator::add_segment_tracker.
+///
+/// Memory that is allocated while caching is off, and memory of open_shared, is not reported.
+///
+/// Cost: while there is a tracker, allocations and frees go past the thread caches.
+class SegmentTracker {
+ public:
+  virtual ~SegmentTracker() = default;
+
+  /// Called with a Change of action segment_alloc or segment_map after memory came, and of action
+  /// segment_free or segment_unmap after memory ended. Memory ends when it falls asleep, and comes
+  /// when it wakes. Pages that move end at one address and come at another.
+  ///
+  /// A segment ends whole, and a segment of cudaMalloc keeps its physical memory until then. Pages
+  /// end in parts of their own: a piece of a part that came, or several.
+  ///
+  /// Called with the device's lock held; calls for different devices may run concurrently.
+  /// Requires: the function is fast, does not call the allocator, and takes no lock that a thread
+  /// may hold while it calls the allocator, such as Python's GIL.
+  virtual void on_segment(const Change& change) noexcept = 0;
+};
+
 /// A SlowWork describes one stretch of work that an allocator does beside handing out free blocks.
 struct SlowWork {
   /// The kinds of work.

@@ -1,5 +1,5 @@
 /// @file
-/// The statistics of one device's memory, the memory of its pools, and snapshots.
+/// The statistics of one device's memory, the memory of its pools, its limits, and snapshots.
 ///
 /// Names and meanings are those of torch.cuda.memory_stats (PyTorch 2.11). Fragmentation adds the
 /// figures that PyTorch does not have. All types are plain values.
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -134,6 +135,18 @@ struct PoolUsage {
   std::size_t used_bytes() const {
     return reserved_bytes > free_bytes ? reserved_bytes - free_bytes : 0;
   }
+};
+
+/// LimitFigures are the limits of one device and what counts against them, at one moment.
+struct LimitFigures {
+  int device = 0;                          ///< index of the device
+  std::optional<std::size_t> limit_bytes;  ///< the lowest limit of held bytes; empty without one
+  /// The text of that limit's setting: `limit:20GiB` (the option), `set_limit("20GiB")`,
+  /// `per_process_memory_fraction:0.5` (the option) or `set_memory_fraction(0.5)`.
+  std::string set_by;
+  std::optional<std::size_t> soft_limit_bytes;  ///< the soft limit; empty without one
+  std::size_t held_bytes = 0;                   ///< held from the device, in use or cached
+  std::size_t reservation_bytes = 0;            ///< of reserve, what no stream has used yet
 };
 
 /// A DeviceUsage has the statistics of one device and the memory of its pools, all of one moment.
