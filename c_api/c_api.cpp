@@ -23,9 +23,11 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
+#include "cachalot/events.h"
 #include "cachalot/gpu_budget.h"
 #include "cachalot/guard.h"
 #include "cachalot/options.h"
+#include "device/addresses.h"
 #include "diagnostics/process_publisher.h"
 
 namespace cachalot {
@@ -184,6 +186,75 @@ class Budgets final : ForkAware {
   std::map<int, std::unique_ptr<GpuBudget>> joined_;
 };
 
+// A CSegmentTracker calls a callback of C.
+class CSegmentTracker final : public SegmentTracker {
+ public:
+  CSegmentTracker(cachalot_segment_callback callback, void* context) : callback_(callback), context_(context) {}
+  bool calls(cachalot_segment_callback callback, const void* context) const {
+    return callback_ == callback && context_ == context;
+  }
+  void on_segment(const Change& change) noexcept override {
+    using Action = Change::Action;
+    const bool begins = change.action == Action::segment_alloc || change.action == Action::segment_map;
+    const bool is_plain = change.action == Action::segment_alloc || change.action == Action::segment_free;
+    const cachalot_segment_t in_c = {change.device, begins, is_plain, as_pointer(change.address), change.bytes};
+    callback_(&in_c, context_);
+  }
+
+ private:
+  const cachalot_segment_callback callback_;
+  void* const context_;
+};
+
+// The callbacks for segments that C programs have added. Never destroyed: the allocator is not, either.
+class SegmentCallbacks final : ForkAware {
+ public:
+  static SegmentCallbacks& of_process() {
+    static SegmentCallbacks& callbacks = *new SegmentCallbacks;
+    return callbacks;
+  }
+
+  void add(cachalot_segment_callback callback, void* context) {
+    CACHALOT_REQUIRE(callback != nullptr, "cachalot_add_segment_callback: callback is {}; it must be a function",
+                     "NULL");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    CACHALOT_REQUIRE(find(callback, context) == added_.end(),
+                     "cachalot_add_segment_callback: callback {} was added with context {} before: remove it first",
+                     reinterpret_cast<void*>(callback), context);
+    added_.push_back(std::make_shared<CSegmentTracker>(callback, context));
+    try {
+      process_allocator().add_segment_tracker(added_.back());
+    } catch (...) {
+      added_.pop_back();
+      throw;
+    }
+  }
+  void remove(cachalot_segment_callback callback, void* context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = find(callback, context);
+    CACHALOT_REQUIRE(found != added_.end(),
+                     "cachalot_remove_segment_callback: callback {} was not added with context {}: add it first",
+                     reinterpret_cast<void*>(callback), context);
+    process_allocator().remove_segment_tracker(found->get());
+    added_.erase(found);
+  }
+
+ private:
+  using Added = std::vector<std::shared_ptr<CSegmentTracker>>;
+  Added::iterator find(cachalot_segment_callback callback, const void* context) {
+    return std::ranges::find_if(added_, [&](const auto& tracker) { return tracker->calls(callback, context); });
+  }
+  // The callbacks are the parent's, and stay where they are: another thread may have been using them.
+  void on_fork() noexcept override {
+    new (&mutex_) std::mutex;
+    new (&added_) Added;
+    adopt();
+  }
+
+  std::mutex mutex_;  // held while a callback is added or removed
+  Added added_;
+};
+
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace
@@ -283,6 +354,14 @@ int cachalot_close_shared(void* base) { return call(&CachingAllocator::close_sha
 
 int cachalot_enable_peer_access(int device, int peer) {
   return call(&CachingAllocator::enable_peer_access, device, peer);
+}
+
+int cachalot_add_segment_callback(cachalot_segment_callback callback, void* context) {
+  return guarded([&] { SegmentCallbacks::of_process().add(callback, context); });
+}
+
+int cachalot_remove_segment_callback(cachalot_segment_callback callback, void* context) {
+  return guarded([&] { SegmentCallbacks::of_process().remove(callback, context); });
 }
 
 int cachalot_set_memory_fraction(double fraction, int device) {

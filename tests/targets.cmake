@@ -55,7 +55,7 @@ endif()
 include(tests/soak/targets.cmake)
 cachalot_test(c_api NEEDS c_api C_LIBRARY GPU CUDART THREADS *
   SOURCES c_api_compiles.c c_api_gpu_test.cpp c_api_sharing_test.cpp c_api_test.cpp c_guard_test.cpp c_limits_test.cpp
-          c_publish_test.cpp onnxruntime_test.cpp)
+          c_publish_test.cpp c_segments_test.cpp onnxruntime_test.cpp)
 
 # ---- diagnostics/ ----------------------------------------------------------------------------------------------------
 

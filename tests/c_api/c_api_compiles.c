@@ -13,6 +13,14 @@ _Static_assert(sizeof(((cachalot_fragmentation_t*)0)->free_block_histogram) == 3
 
 int cachalot_c_program(void);
 
+/* Sums up the bytes that are held. */
+static void on_segment(const cachalot_segment_t* segment, void* context) {
+  size_t* const held = context;
+  if (segment->device != 0 || segment->address == NULL || segment->is_plain != 1) return;
+  if (segment->begins != 0) *held += segment->size;
+  if (segment->begins == 0) *held -= segment->size;
+}
+
 /* 0, or the number of the step that did not do what the header says. The default device has 80 GiB, no cache. */
 int cachalot_c_program(void) {
   const size_t size = (size_t)3 << 20;
@@ -55,6 +63,12 @@ int cachalot_c_program(void) {
   if (cachalot_close_shared(contiguous) != CACHALOT_E_INVALID_ARGUMENT) return 18;
   if (cachalot_enable_peer_access(0, 0) != CACHALOT_E_INVALID_ARGUMENT) return 19;
   cachalot_free(contiguous, size, 0, stream);
+
+  size_t held = 0;
+  if (cachalot_add_segment_callback(on_segment, &held) != CACHALOT_OK || held == 0) return 22;
+  if (held != cachalot_memory_reserved(0)) return 23;
+  if (cachalot_empty_cache(0) != CACHALOT_OK || held != 0) return 24;
+  if (cachalot_remove_segment_callback(on_segment, &held) != CACHALOT_OK) return 25;
 
   if (cachalot_empty_cache(99) != CACHALOT_E_INVALID_ARGUMENT || cachalot_last_error()[0] == '\0') return 14;
   return 0;

@@ -72,8 +72,8 @@ add_change_tracker          =                   -functions                      
 add_last_resort             -ctypes             -functions                            plug_collect_garbage
 add_watcher                 -ctypes             -functions                            -leaks
 remove_watcher              -ctypes             -functions                            -leaks
-add_segment_tracker         -ctypes             -functions                            -adapter
-remove_segment_tracker      -ctypes             -functions                            -adapter
+add_segment_tracker         -ctypes             add_segment_callback
+remove_segment_tracker      -ctypes             remove_segment_callback
 set_slow_work_observer      -nvtx               -functions                            -nvtx
 record_history              =                   -functions                            plug_record_history
 history_enabled             =                   -functions                            -adapter

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "cachalot/c_api.h"
 #include "cachalot/errors.h"
@@ -102,6 +103,25 @@ TEST(CFunctionsOfThePlug, ConfigureStaysOnTopOfWhatPythonAndPyTorchSet) {
   ASSERT_EQ(cachalot_configure("limit:none"), CACHALOT_OK) << cachalot_last_error();
   ASSERT_EQ(cachalot_plug_give_options(""), CACHALOT_OK);
   EXPECT_EQ(limit(), CACHALOT_NO_LIMIT);
+}
+
+TEST(CFunctionsOfThePlug, TellOfTheSegmentsOfTensors) {
+  static std::size_t held = 0;
+  static const cachalot_segment_callback on_segment = [](const cachalot_segment_t* segment, void*) {
+    held = segment->begins != 0 ? held + segment->size : held - segment->size;
+  };
+  void* const before = cachalot_malloc(40 * kMiB, 0, nullptr);
+  ASSERT_EQ(cachalot_add_segment_callback(on_segment, nullptr), CACHALOT_OK) << cachalot_last_error();
+  EXPECT_EQ(held, cachalot_memory_reserved(0));
+  void* const after = cachalot_malloc(50 * kMiB, 0, nullptr);
+  EXPECT_EQ(held, cachalot_memory_reserved(0));
+  for (const auto& [tensor, bytes] : {std::pair{before, 40 * kMiB}, {after, 50 * kMiB}}) {
+    cachalot_free(tensor, bytes, 0, nullptr);
+  }
+  ASSERT_EQ(cachalot_empty_cache(-1), CACHALOT_OK);
+  EXPECT_EQ(held, cachalot_memory_reserved(0));
+  EXPECT_EQ(cachalot_remove_segment_callback(on_segment, nullptr), CACHALOT_OK);
+  EXPECT_EQ(cachalot_remove_segment_callback(on_segment, nullptr), CACHALOT_E_INVALID_ARGUMENT);
 }
 
 TEST(CFunctionsOfThePlug, ASoftLimitOfPythonCallsTheContext) {

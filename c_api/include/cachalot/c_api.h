@@ -226,6 +226,41 @@ CACHALOT_API int cachalot_close_shared(void* base);
  * A call that fails may have opened a part. It may be repeated. */
 CACHALOT_API int cachalot_enable_peer_access(int device, int peer);
 
+/** Describes a part of the memory held from a device, which begins or ends. */
+typedef struct cachalot_segment_t {
+  int device; /**< index of the device */
+  int begins; /**< 1: the memory is there from now on; 0: it has ended */
+  /** 1: a segment, which ends whole: memory of cudaMalloc, whose physical memory stays until then,
+   * or what heap:async, heap:managed or a MemPool's allocator has instead. 0: pages behind cuMemMap
+   * (heap:pages): a part that ends may be a piece of one that began, or span several. */
+  int is_plain;
+  void* address; /**< where the part begins */
+  size_t size;   /**< bytes of the part */
+} cachalot_segment_t;
+
+/** Called when memory begins or ends, on the thread whose call of cachalot made it so, with the
+ * allocator's lock held: it must not call cachalot, nor take a lock that a thread may hold while it
+ * calls cachalot, such as Python's GIL. Calls for different devices may run concurrently.
+ * `segment` is valid during the call. */
+typedef void (*cachalot_segment_callback)(const cachalot_segment_t* segment, void* context);
+
+/** Adds a callback for programs that register memory with NCCL or a network card. It is called with
+ * `context`: before this returns, for all memory that is held from any device, then for each part
+ * after it came from the device, and for each part after it went back. It misses none, and receives
+ * none twice.
+ * Memory ends when it falls asleep, and begins when it wakes. Pages that move end at one address
+ * and begin at another. Memory of cachalot_open_shared is not reported.
+ * While there is a callback, allocations go past the thread caches (option thread_cache).
+ * Waits while another thread gets memory from a device or gives it back.
+ * Fails with CACHALOT_E_INVALID_ARGUMENT for a callback that is NULL, and for one that was added
+ * with this `context` before. */
+CACHALOT_API int cachalot_add_segment_callback(cachalot_segment_callback callback, void* context);
+/** Removes a callback: after this returns, it does not run with `context` on any thread. It is not
+ * called for the memory that is held then.
+ * Fails with CACHALOT_E_INVALID_ARGUMENT for a callback that was not added with this `context`. */
+CACHALOT_API int cachalot_remove_segment_callback(cachalot_segment_callback callback,
+                                                  void* context);
+
 /** Limits the bytes held from `device` to floor(fraction x its total memory).
  * `fraction` is in [0, 1]; 1 lifts the limit.
  * Memory that is held already stays. */
