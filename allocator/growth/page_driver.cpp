@@ -187,7 +187,8 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::Vac
   }
   Block& block = pages_.finish(plan, *request.arena);
   if (context) remember_context(block, context, growing);
-  if (state_.is(HeapState::kObserved, growing)) tell_of_plan(plan, vacated, *request.arena, context, growing);
+  if (state_.observers.observes(Change::Action::segment_map, growing))
+    tell_of_plan(plan, vacated, *request.arena, context, growing);
   return block;
 }
 

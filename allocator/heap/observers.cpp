@@ -115,7 +115,7 @@ void Observers::update(const Held& held) {
   contexts_.store(std::max(recorded_contexts_, least), std::memory_order_relaxed);
   takes_stacks_.store(takes_stacks, std::memory_order_relaxed);
   watched_.store(history_.watched(), std::memory_order_relaxed);
-  state_.set_mode(HeapState::kObserved, history_.observes(), held);
+  state_.set_mode(HeapState::kObserved, history_.observes_all(), held);
   if (!state_.caches_are_open()) state_.drain_caches(held);  // their blocks would be of no use
 }
 
@@ -133,15 +133,14 @@ void Observers::remove_watcher(const Watcher* watcher) {
 }
 
 void Observers::add_segment_tracker(std::shared_ptr<SegmentTracker> tracker, const Held& held) {
+  holds(held);
   history_.add_segment_tracker(std::move(tracker));
-  update(held);
 }
 
 void Observers::remove_segment_tracker(const SegmentTracker* tracker) {
   std::shared_ptr<SegmentTracker> removed;  // and released without the lock
   const DeviceLock lock(state_.mutex);
   removed = history_.remove_segment_tracker(tracker);
-  update(lock);
 }
 
 void Observers::set_slow_work_observer(std::shared_ptr<SlowWorkObserver> observer) {
@@ -212,7 +211,7 @@ Change Observers::change_of(Change::Action action, const Block& block, const Con
 }
 
 void Observers::observe(Change change, const Held& held) {
-  if (!state_.is(HeapState::kObserved, held) || !history_.observes(change.action)) return;
+  if (!observes(change.action, held)) return;
   change.device = state_.index;
   change.time_us = state_.device->clock_us();
   if (change.action != Change::Action::annotate) change.annotation = history_.annotation();

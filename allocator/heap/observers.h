@@ -60,8 +60,11 @@ class History {
   bool enabled() const { return enabled_; }
   bool watched() const { return !watchers_.empty(); }
   bool tells_of_changes() const { return watched() && !only_tell_; }
-  bool observes() const { return observes_all() || !segment_trackers_.empty(); }
-  bool observes(Change::Action action) const { return observes_all() || is_of_segment(action); }
+  // Returns whether there is a receiver of all Changes, and of those of an action.
+  bool observes_all() const { return enabled_ || !trackers_.empty() || tells_of_changes(); }
+  bool observes(Change::Action action) const {
+    return observes_all() || (!segment_trackers_.empty() && is_of_segment(action));
+  }
 
   Context annotation() const { return annotate_ ? annotate_() : nullptr; }
   void record(const Change& change);    // and tells the trackers and watchers
@@ -72,7 +75,6 @@ class History {
   static bool is_of_segment(Change::Action action) {
     return action >= Change::Action::segment_alloc && action <= Change::Action::segment_unmap;
   }
-  bool observes_all() const { return enabled_ || !trackers_.empty() || tells_of_changes(); }
   void clear();
 
   bool enabled_ = false;
@@ -163,7 +165,8 @@ class Observers {
     Observers& observers_;
   };
 
-  // Does nothing unless something observes.
+  bool observes(Change::Action action, const Held& /*held*/) const CACHALOT_HELD { return history_.observes(action); }
+  // Does nothing unless something observes the action.
   void observe(Change change, const Held& held) CACHALOT_HELD;
   static Change change_of(Change::Action action, const Block& block, const Context& context);
   std::vector<Change> entries(const Held& held) const CACHALOT_HELD;  // oldest first

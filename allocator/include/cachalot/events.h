@@ -136,13 +136,14 @@ class Watcher {
 ///
 /// Memory that is allocated while caching is off, and memory of open_shared, is not reported.
 ///
-/// Cost: while there is a tracker, allocations and frees go past the thread caches.
+/// Cost: allocations and frees that need no memory of the device cost nothing more.
 class SegmentTracker {
  public:
   virtual ~SegmentTracker() = default;
 
-  /// Called with a Change of action segment_alloc or segment_map after memory came, and of action
-  /// segment_free or segment_unmap after memory ended. Memory ends when it falls asleep, and comes
+  /// Called with a Change of action segment_alloc or segment_map after memory came; of action
+  /// segment_free before the device gets a segment back, and segment_alloc again if it refuses it;
+  /// and of action segment_unmap when pages go. Memory ends when it falls asleep, and comes
   /// when it wakes. Pages that move end at one address and come at another.
   ///
   /// A segment ends whole, and a segment of cudaMalloc keeps its physical memory until then. Pages
