@@ -120,6 +120,22 @@ class BackingCalls {
   Vector<Mapped> mapped_;
 };
 
+// Returns the addresses that get memory by a plan, in stretches as long as can be.
+Vector<AddressRange> filled_by(const BackingPlan& plan, const PhysicalPages& pages) {
+  Vector<AddressRange> parts;
+  for (const BackingPlan::Move& move : plan.moves) parts.push_back({move.to, pages.bytes(pages.handle(move.handle))});
+  for (const BackingPlan::Growth& growth : plan.growths)
+    parts.push_back({growth.at, growth.pages * pages.page_bytes()});
+  std::ranges::sort(parts, {}, &AddressRange::address);
+  Vector<AddressRange> stretches;
+  for (const AddressRange& part : parts) {
+    const bool joins = !stretches.empty() && stretches.back().address + stretches.back().bytes == part.address;
+    if (!joins) stretches.push_back({part.address, 0});
+    stretches.back().bytes += part.bytes;
+  }
+  return stretches;
+}
+
 }  // namespace
 
 Ledger::Home home_of(const PageRange& range) {
@@ -200,7 +216,7 @@ void PageDriver::tell_of_plan(const BackingPlan& plan, const Vector<PageHeap::Va
     const PoolKind from = pages_.range_of(part.address)->kind;
     state_.ledger.tell_of_pages(Action::segment_unmap, from, part.address, part.bytes, *part.arena, nullptr, held);
   }
-  for (const AddressRange& part : pages_.filled_by(plan))
+  for (const AddressRange& part : filled_by(plan, pages_.pages()))
     state_.ledger.tell_of_pages(Action::segment_map, kind, part.address, part.bytes, arena, context, held);
 }
 

@@ -288,20 +288,6 @@ Vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
   return blocks;
 }
 
-Vector<AddressRange> PageHeap::filled_by(const BackingPlan& plan) const {
-  Vector<AddressRange> parts;
-  for (const BackingPlan::Move& move : plan.moves) parts.push_back({move.to, pages_.bytes(pages_.handle(move.handle))});
-  for (const BackingPlan::Growth& growth : plan.growths) parts.push_back({growth.at, growth.pages * page_bytes()});
-  std::ranges::sort(parts, {}, &AddressRange::address);
-  Vector<AddressRange> stretches;
-  for (const AddressRange& part : parts) {
-    const bool joins = !stretches.empty() && stretches.back().address + stretches.back().bytes == part.address;
-    if (!joins) stretches.push_back({part.address, 0});
-    stretches.back().bytes += part.bytes;
-  }
-  return stretches;
-}
-
 Vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
   PageRange& range = *plan.range;
   for (Block* block = &first_piece(plan);; block = block->next) {

@@ -194,8 +194,6 @@ class PageHeap {
   };
   // Here, as in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
   Vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
-  // Returns the addresses that get memory by a plan, in stretches as long as can be.
-  Vector<AddressRange> filled_by(const BackingPlan& plan) const;
   // Returns the blocks whose memory a plan takes: the free blocks of its window and those that its pages come from.
   Vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the

@@ -246,8 +246,8 @@ typedef void (*cachalot_segment_callback)(const cachalot_segment_t* segment, voi
 
 /** Adds a callback for programs that register memory with NCCL or a network card. It is called with
  * `context`: before this returns, for all memory that is held from any device, then for each part
- * after it came from the device, and for each part when it goes: a segment before the device gets it.
- * It misses none, and receives none twice.
+ * after it came from the device, and for each part when it goes (a segment before the device gets
+ * it back). It misses none, and receives none twice.
  * Memory ends when it falls asleep, and begins when it wakes. Pages that move end at one address
  * and begin at another. Memory of cachalot_open_shared is not reported.
  * Waits while another thread gets memory from a device or gives it back.

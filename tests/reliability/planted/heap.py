@@ -179,7 +179,7 @@ BUGS = [
         "pool->evictable->priority <= priority && ", "(pool->evictable->priority <= priority || true) && ",
         ("pages MemoryThatGivesWay*",)),
     Bug("a failed refill is forgotten", "allocator/growth/evictable_pools.cpp",
-        "    remember_lost_content(id);\n    throw;", "    throw;",
+        "    set_lost_content(id, true);\n    throw;", "    throw;",
         ("pages LostContent*",)),
     Bug("a hold outlives a failed wake", "allocator/growth/evictable_pools.cpp",
         "    let_go(id);\n    throw;", "    throw;",
