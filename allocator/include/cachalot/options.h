@@ -160,11 +160,12 @@ struct Options {
   /// stream. If false, a handle may be another stream's once its stream was destroyed
   /// (CachingAllocator::stream_ends). Has effect when the allocator is made.
   bool immortal_streams = false;
-  /// The page heap allocates new memory instead of remapping while reserved memory is at most
-  /// (1 + remap_slack) times the peak of live memory; in [0, 1].
+  /// The page heap allocates new memory, in large handles, instead of remapping while reserved
+  /// memory is at most (1 + remap_slack) times the peak of live memory; in [0, 1].
   double remap_slack = 0;
   /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
-  /// 32 MiB, or less where memory is scarce (a 4096th of the free memory).
+  /// 2 MiB for memory that may move, and for other memory 32 MiB, or less where memory is scarce (a
+  /// 4096th of the free memory).
   std::size_t page_size = 0;
   /// Allocations of up to 64 KiB use caches of the threads, without a lock. Empty: on with the page
   /// heap. Always off without membarrier (Linux before 4.14).
