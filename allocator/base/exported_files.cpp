@@ -1,12 +1,26 @@
 #include "base/exported_files.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <new>
 #include <random>
 
 CACHALOT_BEGIN
+
+namespace {
+
+// Memory has a descriptor for each handle: 512 for each GiB in pages. The soft limit, often 1024, is for programs that call
+// select(); the hard limit is what the system allows.
+void raise_limit_near(int descriptor) noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<rlim_t>(descriptor) < limit.rlim_cur / 2) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
 
 ExportedFiles& ExportedFiles::instance() {
   static ExportedFiles& files = *new ExportedFiles;
@@ -24,6 +38,7 @@ std::uint64_t ExportedFiles::random_key() {
 void ExportedFiles::add(std::uint64_t key, int descriptor) {
   const std::lock_guard<std::mutex> lock(mutex_);
   descriptors_.emplace(key, descriptor);
+  raise_limit_near(descriptor);
 }
 
 void ExportedFiles::remove(std::uint64_t key) noexcept {

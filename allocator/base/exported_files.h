@@ -20,7 +20,8 @@ class ExportedFiles final : public ForkAware {
   // Returns a key that cannot be guessed; not 0. Throws std::runtime_error without a source of randomness.
   static std::uint64_t random_key();
 
-  // Makes `descriptor` known, which stays the caller's. Throws std::bad_alloc.
+  // Makes `descriptor` known, which stays the caller's, and raises the process's soft limit of descriptors to the hard limit when
+  // half of it is used. Throws std::bad_alloc.
   void add(std::uint64_t key, int descriptor);
   // To be called before the descriptor is closed. Does nothing for an unknown key.
   void remove(std::uint64_t key) noexcept;

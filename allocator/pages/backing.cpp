@@ -1,7 +1,7 @@
 #include "pages/backing.h"
 
 #include <algorithm>
-#include <utility>
+#include <functional>
 
 #include "base/bytes.h"
 
@@ -26,7 +26,7 @@ double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_access
 
 void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
-  knows_sources_ = false;
+  known_sources_ = 0;
   slots_.begin_search(rules.may_drop);
   if (!rules.may_move) {
     idle_.clear();
@@ -111,7 +111,7 @@ std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stran
 // stretches of the window into one.
 double Backing::lower_bound(const Lack& lack, double stranded) {
   if (lack.to_map == 0) return stranded;
-  find_sources();
+  find_sources(lack.slots);
   std::size_t maps = 0;
   std::size_t pages = 0;
   while (pages < lack.to_map && maps < sources_.size()) pages += pages_.handle(sources_[maps++]).pages;
@@ -124,19 +124,23 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
 
 // --- where idle handles are -------------------------------------------------------------------------------------------
 
-void Backing::find_sources() {
-  if (knows_sources_) return;
-  knows_sources_ = true;
-  larger_.clear();
+// As many as a window of `slots` slots may look at: it takes no more than it has slots for, and passes over those that it has
+// already and those that lie in it.
+void Backing::find_sources(std::size_t slots) {
+  const std::size_t enough = 3 * slots;
+  if (known_sources_ >= enough) return;
+  known_sources_ = enough;
+  sources_.clear();
+  pages_of_one_.clear();
+  const bool all_are_small = !pages_.has_large_handles();
   idle_.for_each_handle(pages_, [&](HandleId id) {
-    const std::uint32_t pages = pages_.handle(id).pages;
-    if (larger_.size() < pages) larger_.resize(pages);
-    ++larger_[pages - 1];
+    const bool is_large = pages_.handle(id).pages > 1;
+    if (is_large) sources_.push_back(id);
+    if (!is_large && pages_of_one_.size() < enough) pages_of_one_.push_back(id);
+    return !all_are_small || pages_of_one_.size() < enough;
   });
-  std::uint32_t larger = 0;  // sorted by counting
-  for (auto count = larger_.rbegin(); count != larger_.rend(); ++count) larger += std::exchange(*count, larger);
-  sources_.resize(larger);
-  idle_.for_each_handle(pages_, [&](HandleId id) { sources_[larger_[pages_.handle(id).pages - 1]++] = id; });
+  std::ranges::stable_sort(sources_, std::greater(), [this](HandleId id) { return pages_.handle(id).pages; });
+  sources_.insert(sources_.end(), pages_of_one_.begin(), pages_of_one_.end());
 }
 
 // --- filling a window -------------------------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ bool Backing::fill(const Window& window, double stranded) {
   plan_.new_pages = 0;
   plan_.new_views = 0;
   if (!take_mapped(window)) return false;
-  if (!unmapped_.empty()) find_sources();
+  if (!unmapped_.empty()) find_sources(grid_.whole_in(grid_.up(window.end) - grid_.down(window.begin)));
   for (Stretch& stretch : unmapped_) {
     drop_views_in(*window.range, stretch);
     take_sources(stretch, window);

@@ -80,7 +80,7 @@ class Backing {
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + slots_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(sources_, larger_, unmapped_, mapped_);
+           capacity_bytes(sources_, pages_of_one_, unmapped_, mapped_);
   }
 
  private:
@@ -98,7 +98,7 @@ class Backing {
   bool may_come_home(const Window& window, Address slot, PageId shown) const;
   bool lies_in(const Window& window, const PhysicalHandle& handle) const;
 
-  void find_sources();
+  void find_sources(std::size_t slots);
 
   bool take_mapped(const Window& window);
   void drop_views_in(const PageRange& range, const Stretch& stretch);
@@ -115,10 +115,10 @@ class Backing {
   PlacementRules rules_;
   IdlePages idle_;
   Slots slots_;
-  // Its idle handles, the largest first. Found when they are first wanted.
-  bool knows_sources_ = false;
+  // Idle handles, the largest first; of those of a page no more than known_sources_. Found when they are wanted.
   Vector<HandleId> sources_;
-  Vector<std::uint32_t> larger_;  // of find_sources: by pages, how many handles are larger
+  std::size_t known_sources_ = 0;
+  Vector<HandleId> pages_of_one_;  // of find_sources
 
   // The plan.
   BackingPlan plan_;

@@ -406,7 +406,10 @@ Vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   IdlePages pages(*this);
   pages.find(pools);
   Vector<HandleId> idle;
-  pages.for_each_handle(pages_, [&](HandleId id) { idle.push_back(id); });
+  pages.for_each_handle(pages_, [&](HandleId id) {
+    idle.push_back(id);
+    return true;
+  });
   std::ranges::sort(idle, {}, [&](HandleId id) { return pages_.handle(id).home; });
   return idle;
 }

@@ -28,12 +28,14 @@ HandleId PhysicalPages::add(MemoryHandle memory, std::uint32_t pages, Address ad
   free_pages_[pages].pop_back();
   for (std::uint32_t i = 0; i < pages; ++i) pages_[handle.first + i] = {id, i};
   ++live_views_;
+  large_handles_ += pages > 1 ? 1 : 0;
   return id;
 }
 
 void PhysicalPages::remove(HandleId id) {
   PhysicalHandle& handle = handles_[id];
   CACHALOT_ASSERT(handle.views.empty());
+  large_handles_ -= handle.pages > 1 ? 1 : 0;
   free_pages_[handle.pages].push_back(handle.first);
   free_ids_.push_back(id);
   handle = {};

@@ -85,6 +85,8 @@ class PhysicalPages {
   PageId page_ids() const { return static_cast<PageId>(pages_.size()); }
   HandleId handle_ids() const { return static_cast<HandleId>(handles_.size()); }
   std::size_t live_views() const { return live_views_; }
+  // Returns whether some handle has more than one page.
+  bool has_large_handles() const { return large_handles_ != 0; }
   // Returns whether some handle is mapped more than once.
   bool has_aliases() const { return live_views_ > handles_.size() - free_ids_.size(); }
   std::size_t bytes(const PhysicalHandle& handle) const { return handle.pages * page_bytes(); }
@@ -99,6 +101,7 @@ class PhysicalPages {
   Vector<HandleId> free_ids_;
   Vector<Vector<PageId>> free_pages_;  // first pages of gone handles, by size
   std::size_t live_views_ = 0;
+  std::size_t large_handles_ = 0;
 };
 
 // The pages without a live byte, as one search finds them: a bit for each page. So whether a page is idle is one look, and
@@ -137,13 +140,13 @@ class IdlePages {
   // Returns whether all pages of the handle are idle.
   bool has_all(const PhysicalHandle& handle) const { return next(handle.first, kAll) >= handle.first + handle.pages; }
 
-  // Calls visit(HandleId) for each handle all of whose pages are idle, by page.
+  // Calls visit(HandleId) for each handle all of whose pages are idle, by page, until it returns false.
   template <typename Visit>
   void for_each_handle(const PhysicalPages& pages, Visit visit) const {
     for (PageId first = next(0, 0); first < words_.size() * kBits; first = next(first, 0)) {
       const PhysicalPage& page = pages.page(first);
       const PhysicalHandle& handle = pages.handle(page.handle);
-      if (page.index == 0 && has_all(handle)) visit(page.handle);
+      if (page.index == 0 && has_all(handle) && !visit(page.handle)) return;
       first += handle.pages - page.index;
     }
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -368,6 +369,24 @@ TEST(SharedMemory, ExportsAHandleOnceAndClosesItsDescriptorWithIt) {
   world.allocator.deallocate(ptr);
   world.allocator.empty_cache();
   EXPECT_FALSE(is_open(descriptor));
+}
+
+TEST(SharedMemory, OfManyHandlesRaisesTheLimitOfDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{.rlim_cur = 128, .rlim_max = before.rlim_max};
+  ASSERT_GT(low.rlim_max, 600u);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  {
+    World world(checked(), "heap:pages");
+    void* const ptr = world.allocate(kGiB);
+    EXPECT_EQ(world.allocator.share(ptr).handles.size(), 512u);
+    rlimit raised{};
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &raised), 0);
+    EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+    world.allocator.deallocate(ptr);
+  }
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(SharedMemory, OfAPoolThatFallsAsleepMeanwhileIsNotAllocated) {
