@@ -208,6 +208,15 @@ NVML_FUNCTION(nvmlDeviceGetName)(NvmlDevice handle, char* text, unsigned int len
                         [&](Process& process, int) { return nvml_text(process.config().gpu->product, text, length); });
 }
 
+NVML_FUNCTION(nvmlDeviceGetCudaComputeCapability)(NvmlDevice handle, int* major, int* minor) {
+  return call_of_device(handle, [&](Process& process, int) {
+    if (major == nullptr || minor == nullptr) return kNvmlInvalidArgument;
+    *major = process.config().gpu->major;
+    *minor = process.config().gpu->minor;
+    return kNvmlSuccess;
+  });
+}
+
 NVML_FUNCTION(nvmlDeviceGetMemoryInfo)(NvmlDevice handle, NvmlMemory* memory) {
   return call_of_device(handle, [&](Process& process, int device) {
     if (memory == nullptr) return kNvmlInvalidArgument;
@@ -233,6 +242,18 @@ NVML_FUNCTION(nvmlDeviceGetComputeRunningProcesses)(NvmlDevice handle, unsigned 
     const unsigned int room = std::exchange(*count, static_cast<unsigned int>(all.size()));
     if (*count > room || processes == nullptr) return *count == 0 ? kNvmlSuccess : kNvmlInsufficientSize;
     std::copy(all.begin(), all.end(), processes);
+    return kNvmlSuccess;
+  });
+}
+
+// Devices read and write each other's memory over PCIe alone.
+NVML_FUNCTION(nvmlDeviceGetP2PStatus)(NvmlDevice handle, NvmlDevice peer, int capability, int* status) {
+  return call_of_device(handle, [&](Process& process, int) {
+    enum { kRead = 0, kWrite = 1 };
+    enum { kOk = 0, kPathNotSupported = 5 };
+    const int number = machine_number_of(peer);
+    if (status == nullptr || number < 0 || number >= process.config().machine_devices) return kNvmlInvalidArgument;
+    *status = capability == kRead || capability == kWrite ? kOk : kPathNotSupported;
     return kNvmlSuccess;
   });
 }

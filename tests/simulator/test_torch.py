@@ -239,6 +239,9 @@ def test_the_devices_are_those_of_cuda(nvml):
         assert nvml.nvmlDeviceGetName(device, name, 3) == INSUFFICIENT_SIZE
         assert nvml.nvmlDeviceGetUUID(device, uuid, 96) == SUCCESS
         assert uuid.value.decode() == f"GPU-{properties.uuid}"
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        assert nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)) == SUCCESS
+        assert (major.value, minor.value) == (properties.major, properties.minor)
         same = ctypes.c_void_p()
         assert nvml.nvmlDeviceGetHandleByUUID(uuid.value, ctypes.byref(same)) == SUCCESS
         assert same.value == device.value
@@ -251,6 +254,16 @@ def test_a_device_is_found_by_its_place_on_the_bus(nvml):
     assert nvml.nvmlDeviceGetHandleByPciBusId_v2(place.encode(), ctypes.byref(found)) == SUCCESS
     assert found.value == handle(nvml, 1).value
     assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:77:00.0", ctypes.byref(found)) == NOT_FOUND
+
+
+def test_devices_reach_each_other_without_nvlink(nvml):
+    read, write, nvlink = range(3)
+    status = ctypes.c_int()
+    for capability, expected in ((read, 0), (write, 0), (nvlink, 5)):
+        peers = handle(nvml, 0), handle(nvml, 1)
+        assert nvml.nvmlDeviceGetP2PStatus(*peers, capability, ctypes.byref(status)) == SUCCESS
+        assert status.value == expected
+    assert nvml.nvmlDeviceGetP2PStatus(handle(nvml, 0), ctypes.c_void_p(9), read, ctypes.byref(status)) == INVALID_ARGUMENT
 
 
 def test_memory_and_processes_are_those_of_the_device(nvml):
