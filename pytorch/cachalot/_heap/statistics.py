@@ -39,7 +39,7 @@ class Fragmentation:
 
 
 def stats(device: Device = None) -> dict[str, int]:
-    """Returns the statistics of torch.cuda.memory_stats, by default of the current device. Empty before CUDA is in use."""
+    """Returns the statistics of torch.cuda.memory_stats in PyTorch 2.11, by default of the current device. Empty before CUDA is in use."""
     import torch
 
     plug = require_enabled().plug
