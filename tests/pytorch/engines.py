@@ -64,6 +64,11 @@ class Platform:
         return Platform._global_graph_pool
 
 
+class CustomAllreduce:
+    def __init__(self, group, device, *, register_graph_buffers=True):
+        self.registers_graph_buffers = register_graph_buffers
+
+
 class WorkerWrapperBase:
     """Holds the worker of a process, as vLLM's executors do."""
 
@@ -151,13 +156,16 @@ def vllm():
         "vllm.device_allocator": {},
         "vllm.device_allocator.sleep_mode_backend": {"SleepModeBackend": SleepModeBackend, "SleepModeBackendFactory": SleepModeBackendFactory},
         "vllm.device_allocator.cumem": {"CuMemAllocator": CuMemAllocator},
+        "vllm.distributed": {},
+        "vllm.distributed.device_communicators": {},
+        "vllm.distributed.device_communicators.custom_all_reduce": {"CustomAllreduce": CustomAllreduce},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.platforms": {"current_platform": Platform()},
         "vllm.v1": {},
         "vllm.v1.worker": {},
         "vllm.v1.worker.worker_base": {"WorkerWrapperBase": WorkerWrapperBase},
     }
-    own = CuMemAllocator.get_instance, WorkerWrapperBase.init_device
+    own = CuMemAllocator.get_instance, WorkerWrapperBase.init_device, CustomAllreduce.__init__
     for name, members in names.items():
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__dict__.update(members)
@@ -166,6 +174,6 @@ def vllm():
     finally:
         for name in [*names, "cachalot._start.vllm_backend"]:
             sys.modules.pop(name, None)
-        CuMemAllocator.get_instance, WorkerWrapperBase.init_device = staticmethod(own[0]), own[1]
+        CuMemAllocator.get_instance, WorkerWrapperBase.init_device, CustomAllreduce.__init__ = staticmethod(own[0]), *own[1:]
         SleepModeBackendFactory._registry.clear()
         Platform._global_graph_pool = None

@@ -209,6 +209,12 @@ def test_a_thousand_sleeps_of_a_worker_leave_no_byte_behind(vllm):
 
 
 @pages_only
+def test_graphs_reduce_copies_since_pages_have_no_handles_of_cuda_ipc(vllm):
+    started()
+    assert not engines.CustomAllreduce(None, "cuda:0", register_graph_buffers=True).registers_graph_buffers
+
+
+@pages_only
 def test_the_backend_says_what_it_can(vllm):
     backend = started().backend()
     flags = ("is_supported", "preserves_communicators", "preserves_compiled_artifacts", "preserves_graphs_with_communicators")

@@ -65,6 +65,7 @@ def serve(*, offload_graphs: bool) -> TaggedMemory:
         EnableError, ValueError: as cachalot.enable().
     """
     enable_pages()
+    _copy_inputs_of_captured_all_reduces()
     memory = tagged_memory()
     if offload_graphs:
         # NCCL would register the graphs' memory, which then cannot be given back.
@@ -72,6 +73,19 @@ def serve(*, offload_graphs: bool) -> TaggedMemory:
         memory.graph_pool = _graph_pool_of_vllm
     _vllms("device_allocator.cumem").CuMemAllocator.get_instance = staticmethod(tagged_memory)
     return memory
+
+
+def _copy_inputs_of_captured_all_reduces() -> None:
+    """Has vLLM's all-reduce copy what a graph gives it, as with cumem: otherwise cudaIpcGetMemHandle, which refuses pages, ends the
+    worker after the capture."""
+    all_reduce = _vllms("distributed.device_communicators.custom_all_reduce").CustomAllreduce
+    init = all_reduce.__init__
+
+    @functools.wraps(init)
+    def init_that_copies(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **{**options, "register_graph_buffers": False})
+
+    all_reduce.__init__ = init_that_copies
 
 
 def _graph_pool_of_vllm() -> _Pool | None:
