@@ -17,6 +17,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,20 @@ def run(part: Part, build: Path, python: str) -> bool:
     return done.returncode == 0
 
 
+def run_all(parts: Iterable[Part], build: Path, python: str, most_seconds: float | None = None) -> bool:
+    """Runs parts, prints how each went, and returns whether all passed, within the seconds."""
+    python = str(Path(python).absolute())  # a link in a virtual environment stays one
+    began = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as processors:
+        passed = list(processors.map(lambda part: run(part, build.resolve(), python), parts))
+    seconds = time.monotonic() - began
+    print(f"{sum(passed)} of {len(passed)} parts passed in {seconds:.0f} s")
+    if most_seconds is not None and seconds > most_seconds:
+        print(f"{Path(sys.argv[0]).name}: that is more than {most_seconds:.0f} s")
+        return False
+    return all(passed)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
@@ -84,17 +99,8 @@ def main() -> int:
     parser.add_argument("--draw", type=int, choices=range(len(ALWAYS), len(ALWAYS + DRAWN) + 1), metavar="N", help="so many of the parts")
     parser.add_argument("--seconds", type=float, help="the most that all may take together")
     arguments = parser.parse_args()
-    python = str(Path(arguments.python).absolute())  # a link in a virtual environment stays one
     parts = drawn(arguments.draw) if arguments.draw else [*ALWAYS, *DRAWN]
-    began = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as processors:
-        passed = list(processors.map(lambda part: run(part, arguments.build.resolve(), python), parts))
-    seconds = time.monotonic() - began
-    print(f"{sum(passed)} of {len(passed)} parts passed in {seconds:.0f} s")
-    if arguments.seconds is not None and seconds > arguments.seconds:
-        print(f"newest.py: that is more than {arguments.seconds:.0f} s")
-        return 1
-    return 0 if all(passed) else 1
+    return 0 if run_all(parts, arguments.build, arguments.python, arguments.seconds) else 1
 
 
 if __name__ == "__main__":

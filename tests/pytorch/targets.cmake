@@ -11,7 +11,7 @@ endfunction()
 # which needs torch's host allocator to be changed in the whole process. Every change runs all tests once, and on the page heap those
 # that the heap changes most; the other modes, and what takes minutes, have the label drawn.
 function(cachalot_python_tests)
-  set(heap conformance differential engines functions models pools sharing sleep snapshots switches_native weaknesses)
+  set(heap conformance differential engines functions models pools real_engines sharing sleep snapshots switches_native weaknesses)
   set(simulate simulate)
   set(fit advise fit owners)
   set(simulate_more computing libtorch simulate_distributed)
