@@ -103,6 +103,12 @@ def test_a_thousand_sleeps_of_the_real_vllms_worker_leave_no_byte_behind(vllm):
     assert "1000 cycles of vllm.v1.worker.gpu_worker" in succeeds(process)
 
 
+def test_an_engine_of_the_real_vllm_captures_graphs_and_sleeps(vllm, tmp_path):
+    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, "VLLM_USE_FLASHINFER_SAMPLER": 0, "HF_HUB_OFFLINE": 1}
+    process = run_quickly([sys.executable, str(FOLDER / "vllm_engine.py"), str(tmp_path), "300"], CACHALOT_CONF="", **settings, **vllm)
+    assert "300 cycles of an engine" in succeeds(process)
+
+
 RANK = """
     import runpy, sys
     sys.argv[1:] = {arguments!r}
