@@ -124,8 +124,8 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
 
 // --- where idle handles are -------------------------------------------------------------------------------------------
 
-// As many as a window of `slots` slots may look at: it takes no more than it has slots for, and passes over those that it has
-// already and those that lie in it.
+// Finds as many as a window of `slots` slots may look at: it takes no more than it has slots for, and passes over those that it
+// has already and those that lie in it.
 void Backing::find_sources(std::size_t slots) {
   const std::size_t enough = 3 * slots;
   if (known_sources_ >= enough) return;
