@@ -195,6 +195,7 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const Vector<PageHeap::Vac
     return Ticket{&clocks_.of(part.arena->stream, growing), part.epoch};
   });
   for (const PageHeap::VacatedStretch& part : vacated) {
+    moved_bytes_ += part.bytes;
     state_.ledger.pages_moved(home_of(*pages_.range_of(part.address)), home_of(*plan.range), part.bytes, growing);
   }
   if (plan.new_pages != 0) {

@@ -66,6 +66,9 @@ class PageDriver {
   bool has_orphans(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void give_back_everything() noexcept;
 
+  // Returns the bytes that plans have moved so far.
+  std::size_t moved_bytes(const Held& /*held*/) const CACHALOT_HELD { return moved_bytes_; }
+
   // Returns what other processes need to open a block.
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
@@ -86,6 +89,7 @@ class PageDriver {
   SharedHandles& handles_;
   SavedMemory& saved_;
   Vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
+  std::size_t moved_bytes_ CACHALOT_GUARDED_BY(device_lock) = 0;
 };
 
 CACHALOT_END

@@ -13,7 +13,8 @@
 //     became usable serves; then all work of the device, after which every idle page serves; memory that pools without users
 //     gave back;
 //   and at last memory that the default pools gave back.
-// With remap_slack, new memory comes before idle pages while held memory is within that share above the peak of live memory.
+// With remap_slack, which several streams have by default, new memory comes before idle pages while held memory is within that
+// share above the peak of live memory.
 
 #include <algorithm>
 #include <utility>
@@ -28,6 +29,9 @@ namespace {
 // The cost of a wait of one stream for another, which reduces the concurrency on the device a little. In pages, as
 // BackingPlan::cost.
 constexpr double kWaitCost = 0.05;
+// Several streams: so much slack at most, and a byte of it for so many that moved (decision 0140).
+constexpr double kMostSlackOfStreams = 0.1;
+constexpr std::size_t kMovedPerSlack = 4;
 
 }  // namespace
 
@@ -351,12 +355,14 @@ bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>
 
 // Returns whether remap_slack allows new memory before idle pages are brought together.
 bool PageGrowth::Search::may_grow_first(const Held& held) {
-  if (state_.options.remap_slack == 0) return false;
+  const std::optional<double> chosen = state_.options.remap_slack;
+  if (chosen ? *chosen == 0 : clocks_.count(held) < 2) return false;
   caches_.gather(held);
   const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request_.rounded;
   const std::size_t most = std::max(live, static_cast<std::size_t>(state_.counters.max_allocated_bytes()));
-  const double allowed = static_cast<double>(most) * (1 + state_.options.remap_slack);
-  return static_cast<double>(state_.ledger.held_bytes(held) + request_.rounded) <= allowed;
+  const auto share = static_cast<std::size_t>(chosen.value_or(kMostSlackOfStreams) * static_cast<double>(most));
+  const std::size_t slack = chosen ? share : std::min(share, driver_.moved_bytes(held) / kMovedPerSlack);
+  return state_.ledger.held_bytes(held) + request_.rounded <= most + slack;
 }
 
 // --- a block in one handle ------------------------------------------------------------------------------------------------

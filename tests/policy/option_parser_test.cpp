@@ -128,7 +128,7 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"oom_wait:never", [](Options& o) { o.oom_wait = OomWait::never; }},
       {"oom_wait:events", [](Options& o) { o.oom_wait = OomWait::events; }},
       {"oom_wait:device", [](Options& o) { o.oom_wait = OomWait::device; }},
-      {"remap_slack:0", [](Options&) {}},
+      {"remap_slack:0", [](Options& o) { o.remap_slack = 0; }},
       {"remap_slack:0.05", [](Options& o) { o.remap_slack = 0.05; }},
       {"remap_slack:1", [](Options& o) { o.remap_slack = 1; }},
       {"page_size_mb:0", [](Options&) {}},

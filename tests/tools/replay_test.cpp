@@ -408,6 +408,17 @@ TEST(Iterations, WriteTheStepsOfTheFirst) {
   EXPECT_EQ(read_whole(thrice.path()), read_whole(once.path()));
 }
 
+// Moves between streams buy memory, until none is needed (decision 0140).
+TEST(Iterations, OfAProgramWithSeveralStreamsEndWithoutCallsForMemory) {
+  const Trace trace = read_trace(kTraces + "programs/prefetching.csv.gz");
+  ReplayOptions options;
+  options.iterations = 8;
+  options.config = "heap:pages";
+  EXPECT_EQ(replay(trace, options).memory_calls_per_iteration.back(), 0u);
+  options.config = "heap:pages,remap_slack:0";
+  EXPECT_GT(replay(trace, options).memory_calls_per_iteration.back(), 0u);
+}
+
 TEST(LateAllocations, AreTheLaterHalfAndCountWhereTheyMadeMemoryCalls) {
   // Five allocations, so three are late: one from the cache, one with a new segment, one that fails and is counted.
   const std::string text = "a,1,10485760,0\na,2,512,0\nf,1\na,3,10485760,0\na,4,4194304,0\nf,2\na,5,41943040,0\n";
