@@ -29,7 +29,7 @@ namespace {
 // The cost of a wait of one stream for another, which reduces the concurrency on the device a little. In pages, as
 // BackingPlan::cost.
 constexpr double kWaitCost = 0.05;
-// Several streams: so much slack at most, and a byte of it for so many that moved (decision 0140).
+// remap_slack with several streams: its limit, and the bytes that have to move for one of it (decision 0140).
 constexpr double kMostSlackOfStreams = 0.1;
 constexpr std::size_t kMovedPerSlack = 4;
 

@@ -161,8 +161,8 @@ struct Options {
   /// (CachingAllocator::stream_ends). Has effect when the allocator is made.
   bool immortal_streams = false;
   /// The page heap allocates new memory, in large handles, instead of remapping while reserved
-  /// memory is at most (1 + remap_slack) times the peak of live memory; in [0, 1]. Empty: 0 with one
-  /// stream; with several up to 0.1, a byte for four that have moved.
+  /// memory is at most (1 + remap_slack) times the peak of live memory; in [0, 1]. Empty: 0 with
+  /// one stream; with several up to 0.1, a byte for four that have moved.
   std::optional<double> remap_slack;
   /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
   /// 2 MiB for memory that may move, and for other memory 32 MiB, or less where memory is scarce (a
