@@ -147,6 +147,8 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "device_calls",
                                          "memory_calls",
                                          "memory_calls_per_iteration",
+                                         "driver_us_per_iteration",
+                                         "ratio_per_iteration",
                                          "late_allocations",
                                          "late_driver_allocations",
                                          "device_wide_synchronizations",

@@ -374,9 +374,9 @@ TEST(Iterations, GoOnWithTheCacheOfThoseBefore) {
 
 // At first the 4 MiB and the 16 MiB share a segment of 20 MiB. From the second iteration on, the 4 MiB come to lie in
 // the segment of 10 MiB, and the 10 MiB need another one.
-const std::string kBetterTheFirstTime = "a,1,4194304,0\na,2,16777216,0\na,3,10485760,0\n";
+const std::string kBetterTheFirstTime = "a,1,4194304,0\na,2,16777216,0\na,3,10485760,0\nf,1\nf,2\nf,3\n";
 
-TEST(Iterations, BeginWithNothingAliveAndEachMayReachThePeak) {
+TEST(Iterations, MayEachReachThePeak) {
   ReplayOptions options;
   options.iterations = 3;
   const ReplayResult result = replay(trace_of(kBetterTheFirstTime), options);
@@ -385,6 +385,37 @@ TEST(Iterations, BeginWithNothingAliveAndEachMayReachThePeak) {
   EXPECT_EQ(result.peak_reserved_bytes, 40 * kMiB);
   EXPECT_EQ(result.peak_driver_bytes, 40 * kMiB);
   EXPECT_DOUBLE_EQ(result.external_fragmentation, 1 - 6.0 / 10);  // free at the peak: 6 MiB and 4 MiB
+}
+
+// Two blocks use one slot; the second one is never freed.
+TEST(Iterations, KeepBlocksThatAreNeverFreedFromTheFirstOn) {
+  ReplayOptions options;
+  options.iterations = 3;
+  options.check_hazards = true;
+  const std::string text = "a,1,4194304,0\nf,1\na,2,16777216,0\na,3,33554432,0\nf,3\n";
+  const ReplayResult result = replay(trace_of(text), options);
+  EXPECT_EQ(result.peak_requested_bytes, 48 * kMiB);
+  EXPECT_EQ(result.peak_reserved_bytes, 52 * kMiB);
+  EXPECT_EQ(result.memory_calls_per_iteration, (std::vector<std::uint64_t>{2, 0, 0}));
+}
+
+TEST(Iterations, HaveTheirDriverTimeAndTheRatioUntilTheirEnd) {
+  ReplayOptions options;
+  options.iterations = 3;
+  const ReplayResult result = replay(trace_of(kBetterTheFirstTime), options);
+  EXPECT_EQ(result.ratio_per_iteration, (std::vector<double>{1, 40.0 / 30, 40.0 / 30}));
+  ASSERT_EQ(result.driver_us_per_iteration.size(), 3u);
+  EXPECT_GT(result.driver_us_per_iteration[1], 0);
+  EXPECT_EQ(result.driver_us_per_iteration[2], 0);
+  EXPECT_DOUBLE_EQ(result.driver_us_per_iteration[0] + result.driver_us_per_iteration[1], result.driver_us);
+}
+
+TEST(Iterations, TryAgainWhatFailed) {
+  ReplayOptions options = on_device(12 * kMiB);
+  options.iterations = 3;
+  const ReplayResult result = replay(trace_of("a,1,10485760,0\na,2,10485760,0\nf,1\n"), options);
+  EXPECT_EQ(result.ooms, 3u);
+  EXPECT_EQ(result.first_oom_event, 1u);
 }
 
 TEST(Iterations, CountTheFailuresOfAll) {

@@ -153,6 +153,8 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["device_calls"] = calls;
   json["memory_calls"] = result.memory_calls;
   json["memory_calls_per_iteration"] = result.memory_calls_per_iteration;
+  json["driver_us_per_iteration"] = result.driver_us_per_iteration;
+  json["ratio_per_iteration"] = result.ratio_per_iteration;
   json["late_allocations"] = result.late_allocations;
   json["late_driver_allocations"] = result.late_driver_allocations;
   json["device_wide_synchronizations"] = result.device_wide_synchronizations;
@@ -250,8 +252,10 @@ class ReplayCommand : public Command {
         ->capture_default_str();
     app.add_flag("--check-hazards", options_.check_hazards,
                  "Fail where memory is handed out or unmapped while GPU work may still use it");
-    app.add_option("--iterations", options_.iterations,
-                   "How many times to play the trace in a row on one allocator; after each, what still lives is freed")
+    app.add_option(
+           "--iterations", options_.iterations,
+           "How many times to play the trace in a row on one allocator; blocks that it never frees are kept from "
+           "the first time on")
         ->type_name("N")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();

@@ -164,13 +164,16 @@ std::array<CallCount, 12> count_calls(const SimulatedDevice& device) {
 
 std::size_t bytes_of(const Stat& stat) { return static_cast<std::size_t>(stat.peak); }
 
+double ratio_of_peaks(const DeviceStats& stats) {
+  const auto requested = static_cast<double>(stats.requested_bytes.all.peak);
+  return requested == 0 ? 0 : static_cast<double>(stats.reserved_bytes.all.peak) / requested;
+}
+
 void fill_in(ReplayResult& result, const DeviceStats& stats) {
   result.peak_requested_bytes = bytes_of(stats.requested_bytes.all);
   result.peak_allocated_bytes = bytes_of(stats.allocated_bytes.all);
   result.peak_reserved_bytes = bytes_of(stats.reserved_bytes.all);
-  if (result.peak_requested_bytes > 0) {
-    result.ratio = static_cast<double>(result.peak_reserved_bytes) / static_cast<double>(result.peak_requested_bytes);
-  }
+  result.ratio = ratio_of_peaks(stats);
   result.retries = static_cast<std::uint64_t>(stats.num_alloc_retries);
 }
 
@@ -225,6 +228,7 @@ class Measurement {
 
   void play_iteration(Progress& progress) {
     const std::uint64_t calls_before = memory_calls(world_.device());
+    const double us_before = world_.device().driver_us();
     for_each_part(trace_, [&](std::span<const TraceEvent> events, std::size_t first) {
       for (std::size_t i = 0; i < events.size(); ++i) {
         const std::size_t number = first + i;
@@ -236,8 +240,10 @@ class Measurement {
     progress.done(trace_.event_count % kEventsPerReport);
     if (steps_ && iteration_ == 0) steps_->finish();
     result_.live_mappings = world_.device().live_mappings();
-    world_.free_all();
+    world_.end_iteration();
     result_.memory_calls_per_iteration.push_back(memory_calls(world_.device()) - calls_before);
+    result_.driver_us_per_iteration.push_back(world_.device().driver_us() - us_before);
+    result_.ratio_per_iteration.push_back(ratio_of_peaks(world_.allocator().memory_stats()));
     ++iteration_;
   }
 
@@ -301,7 +307,7 @@ bool play_events(ReplayWorld& world, const Trace& trace, std::size_t end, bool u
 void play_until(ReplayWorld& world, const Trace& trace, Moment moment) {
   for (int i = 0; i < moment.iteration; ++i) {
     play_events(world, trace, trace.event_count, /*until_failure=*/false);
-    world.free_all();
+    world.end_iteration();
   }
   play_events(world, trace, moment.event + 1, /*until_failure=*/false);
 }
@@ -359,6 +365,8 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       device_(make_device(device_bytes, options)),
       allocator_({device_}, options_of(options.config), guard_factory()),
       pointers_(trace.slots),
+      allocated_by_(trace.slots, kNoEvent),
+      kept_events_(trace.slots, kNoEvent),
       work_ns_(work_ns(options.work_us)),
       work_ns_per_byte_(ns_per_byte(options.work_gb_per_s)),
       wait_every_(options.wait_every),
@@ -376,7 +384,8 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
 }
 
 ReplayWorld::~ReplayWorld() {
-  for (const void* pointer : pointers_) {
+  kept_.insert(kept_.end(), pointers_.begin(), pointers_.end());
+  for (const void* pointer : kept_) {
     try {
       device_->given_back(as_address(pointer));
     } catch (const HazardError&) {  // its handout was the hazard, and that was told
@@ -386,6 +395,7 @@ ReplayWorld::~ReplayWorld() {
 }
 
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
+  if (is_kept(event, number)) return true;
   device_->advance(kHostNsPerEvent);
   if (recorded_policy_) follow_recording(event, number);
   try {
@@ -397,6 +407,7 @@ bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
       give_back(event.slot);
       return true;
     }
+    allocated_by_[event.slot] = number;
     const bool served = play(event);
     if (served) use(event);
     return served;
@@ -421,6 +432,16 @@ void ReplayWorld::follow_recording(const TraceEvent& event, std::size_t number) 
     } catch (const OutOfMemory&) {  // nor will there be memory for the request itself
     }
   }
+}
+
+void ReplayWorld::end_iteration() {
+  for (std::size_t slot = 0; slot < pointers_.size(); ++slot) {
+    if (pointers_[slot] == nullptr) continue;
+    kept_.push_back(std::exchange(pointers_[slot], nullptr));
+    kept_events_[slot] = allocated_by_[slot];
+  }
+  ++iteration_;
+  next_recorded_ = 0;
 }
 
 void ReplayWorld::free_all() {

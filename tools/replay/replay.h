@@ -36,7 +36,7 @@ struct ReplayOptions {
   double work_gb_per_s = 0;    // the work takes as long again as filling the block at this rate; 0: no longer
   int wait_every = 0;          // after this number of uses of blocks the host waits for the stream's work; 0: never
   bool check_hazards = false;  // as SimulatedDevice::Config::check_hazards
-  int iterations = 1;          // the number of times that the measuring replay plays the trace
+  int iterations = 1;          // the number of times that the measuring replay plays the trace (end_iteration)
   int repeat = 1;              // passes of the timed replay
   std::string steps_path;      // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
@@ -79,10 +79,11 @@ struct ReplayResult {
   double expandable_us = 0;  // of the calls that make memory with PyTorch's expandable segments; if asked for
   double ns_per_event = 0;   // host time of the best pass's loop / events
 
-  // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
-  // what the trace leaves alive.
+  // Memory calls: those that take, give back, map or unmap memory of the device.
   std::uint64_t memory_calls = 0;
   std::vector<std::uint64_t> memory_calls_per_iteration;
+  std::vector<double> driver_us_per_iteration;
+  std::vector<double> ratio_per_iteration;  // of the peaks until the end of each
   // In the first iteration, of the later half of the trace's allocations (the larger half, if they differ): how many
   // there are, failed ones as well, and how many made a memory call.
   std::size_t late_allocations = 0;
@@ -146,7 +147,11 @@ class ReplayWorld {
   bool play_with_work(std::size_t event) { return play_with_work(trace_.events[event], event); }
   bool play_with_work(const TraceEvent& event, std::size_t number);
 
-  // Ends an iteration of the trace: frees what still lives. Throws HazardError.
+  // Ends an iteration of the trace. Blocks that still live are kept, as a program keeps its weights: play_with_work
+  // leaves out the allocations of these blocks from then on.
+  void end_iteration();
+
+  // Frees what still lives of this iteration. Throws HazardError.
   void free_all();
 
   CachingAllocator& allocator() { return allocator_; }
@@ -154,6 +159,11 @@ class ReplayWorld {
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
+  static constexpr std::size_t kNoEvent = static_cast<std::size_t>(-1);
+
+  bool is_kept(const TraceEvent& event, std::size_t number) const {
+    return !event.is_free() && kept_events_[event.slot] == number;
+  }
   void follow_recording(const TraceEvent& event, std::size_t number);
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
@@ -162,7 +172,10 @@ class ReplayWorld {
   std::vector<Stream> streams_;
   std::shared_ptr<SimulatedDevice> device_;
   CachingAllocator allocator_;
-  std::vector<void*> pointers_;  // by slot
+  std::vector<void*> pointers_;            // by slot
+  std::vector<std::size_t> allocated_by_;  // by slot: the last event that used it
+  std::vector<std::size_t> kept_events_;   // by slot: the event of the block that an earlier iteration left alive
+  std::vector<void*> kept_;                // those blocks
 
   const std::int64_t work_ns_;
   const double work_ns_per_byte_;
