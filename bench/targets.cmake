@@ -3,7 +3,7 @@
 # Those of Google Benchmark are framed; CACHALOT_DEPS does not have it.
 function(cachalot_benchmarks)
   cachalot_files(tables bench
-    categories.cpp device_costs.cpp fragmentation_by_size.cpp guard.cpp history.cpp live.cpp memory_over_time.cpp metadata.cpp pool.cpp
+    categories.cpp device_costs.cpp fragmentation_by_size.cpp guard.cpp history.cpp live.cpp memory_over_time.cpp metadata.cpp page_heap.cpp pool.cpp
     serving.cpp sleep.cpp slow_paths.cpp targets.cpp)
   cachalot_files(framed bench leaks.cpp pairs.cpp rmm_random.cpp traces.cpp)
   cachalot_files(simulator_calls bench simulator_calls.cpp)

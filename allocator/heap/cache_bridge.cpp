@@ -11,7 +11,7 @@ CACHALOT_BEGIN
 namespace {
 
 // The part of the device's held memory that all caches and depots may hold: too little to be noticed. (With a 1024th
-// frag_toy needed 0.47 % more, over 16 sizes of its blocks; 0.22 % with this: bench/page_heap.py --caches.)
+// frag_toy needed 0.47 % more, over 16 sizes of its blocks; 0.22 % with this.)
 constexpr std::size_t kPartCached = 4096;
 // Nothing is cached if less than this part of the memory is left: each block should lie where it fits best. Nor while a
 // thread's small blocks of the page heap are to lie between large ones, since their own pages are used up.
