@@ -105,18 +105,22 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
 // --- mappings that pages have left --------------------------------------------------------------------------------------
 
 // Keeps the mappings within the device's max_mappings, and within some for each page: handles that leave them may come back to
-// these, but drivers slow down with the number. At least a quarter of them go at once.
+// these, but drivers slow down with the number. At least a quarter of them go at once. Where work still uses them, which a look
+// at all of them tells, the next look waits until a quarter more are there.
 void PageGrowth::drop_stale_views(Growing& growing) {
   const PhysicalPages& pages = pages_.pages();
   if (!pages.has_aliases() || state_.capturing(growing)) return;
+  const std::size_t limit = state_.device->properties().max_mappings;
   const std::size_t usual = std::max(kFewMappings, kMappingsOfAPage * std::size_t{pages.page_ids()});
-  const std::size_t most = std::min(state_.device->properties().max_mappings, usual);
-  if (pages.live_views() <= most) return;
+  const std::size_t most = std::min(limit, usual);
+  if (pages.live_views() <= std::min(limit, std::max(most, views_at_next_look_))) return;
   const std::size_t enough = most - most / 4;
   drop_done_views(enough, growing);
-  if (pages.live_views() <= state_.device->properties().max_mappings) return;
-  clocks_.finish_all_work(growing);
-  drop_done_views(enough, growing);
+  if (pages.live_views() > limit) {
+    clocks_.finish_all_work(growing);
+    drop_done_views(enough, growing);
+  }
+  views_at_next_look_ = pages.live_views() + most / 4;
 }
 
 void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {

@@ -118,6 +118,7 @@ class PageGrowth final : public Growth {
   SparePages spare_;
   Placement placement_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver driver_;
+  std::size_t views_at_next_look_ CACHALOT_GUARDED_BY(device_lock) = 0;  // of drop_stale_views
 };
 
 CACHALOT_END

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -176,6 +178,30 @@ TEST(ThePageHeap, BoundsItsMappings) {
   config.max_mappings = 120;
   World bounded(config, "heap:pages,page_size_mb:2");
   EXPECT_LE(mappings_after_many_moves(bounded), 150u);  // the bound, and what the last requests added
+}
+
+TEST(ThePageHeap, LooksForMappingsToRemoveOnlyOnceAQuarterMoreAreThere) {
+  constexpr std::size_t kMost = 8192;  // with so few pages
+  World world(64 * kGiB, "heap:pages");
+  std::mt19937_64 random(1);
+  std::vector<void*> blocks;
+  const auto replace_one = [&](std::int64_t work_us) {
+    if (blocks.size() == 20) {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      world.allocator.deallocate(blocks.back());
+      blocks.pop_back();
+    }
+    blocks.push_back(world.allocate((1 + random() % 64) * 4 * kMiB));
+    world.launch(nullptr, work_us);
+    return world.device->live_mappings();
+  };
+  while (replace_one(1000) <= kMost + kMost / 16) continue;  // it has looked in vain: work uses them all
+  world.device->stream_synchronize(nullptr);
+  std::size_t mappings = world.device->live_mappings();
+  std::size_t most = mappings;
+  for (; mappings > kMost - kMost / 8; mappings = replace_one(0)) most = std::max(most, mappings);
+  EXPECT_GE(most, kMost + kMost / 4);
+  EXPECT_LE(most, kMost + kMost / 2);
 }
 
 // Page tables take memory of the device.
