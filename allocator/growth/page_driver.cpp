@@ -292,32 +292,29 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size
   free_orphans(growing);
   Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
   if (reservation == Reservation::stays) {
-    std::erase_if(idle, [&](HandleId id) { return is_reserved(id); });
+    std::erase_if(idle, [&](HandleId id) {
+      holds(growing);
+      return is_reserved(id, growing);
+    });
   }
+  std::size_t chosen_bytes = 0;
+  std::erase_if(idle, [&](HandleId id) {
+    holds(growing);
+    const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
+    if (chosen_bytes >= enough || bytes > most - chosen_bytes) return true;
+    chosen_bytes += bytes;
+    return false;
+  });
   if (idle.empty()) return;
   pages_.claim_handles(idle);
-  std::exception_ptr error;
   try {
     clocks_.finish_all_work(growing);
   } catch (...) {
-    error = std::current_exception();
+    pages_.put_back_idle(idle);
+    throw;
   }
-  std::size_t released = 0;
-  for (const HandleId id : idle) {
-    const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
-    if (error || released >= enough || bytes > most - released) {
-      pages_.put_back_idle(id);
-      continue;
-    }
-    released += bytes;
-    try {
-      release_handle(id, owner, growing);
-    } catch (...) {
-      error = std::current_exception();
-    }
-  }
+  release_handles(idle, owner, growing);
   saved_.free(growing);
-  if (error) std::rethrow_exception(error);
 }
 
 std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
@@ -331,20 +328,17 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
     holds(growing);
     return pages_.pages().bytes(pages_.pages().handle(id));
   };
-  const auto [chosen, bytes] = goal.choose(idle, bytes_of);
+  auto [chosen, bytes] = goal.choose(idle, bytes_of);
+  std::ranges::sort(chosen, {}, [&](HandleId id) {
+    holds(growing);
+    return pages_.pages().handle(id).home;
+  });
   pages_.claim_handles(chosen);
-  for (auto id = chosen.begin(); id != chosen.end(); ++id) {
-    try {
-      release_handle(*id, nullptr, growing);
-    } catch (...) {
-      for (auto kept = std::next(id); kept != chosen.end(); ++kept) pages_.put_back_idle(*kept);
-      throw;
-    }
-  }
+  release_handles(chosen, nullptr, growing);
   return bytes;
 }
 
-bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so) {
+bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so, const Held& /*held*/) {
   const PhysicalHandle& handle = pages_.pages().handle(idle);
   const Block* block = &pages_.first_block(handle.home);
   while (!block->is_edge() && block->address < pages_.end_of(handle) && is_so(*block)) block = block->next;
@@ -352,40 +346,96 @@ bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so
 }
 
 // Returns whether all memory of an idle handle is of no stream.
-bool PageDriver::is_reserved(HandleId idle) {
-  return all_blocks(idle, [](const Block& block) { return block.arena->stream.key == StreamKey::nobody(); });
+bool PageDriver::is_reserved(HandleId idle, const Held& held) {
+  return all_blocks(
+      idle, [](const Block& block) { return block.arena->stream.key == StreamKey::nobody(); }, held);
 }
 
 // Returns whether no work uses a handle of the default pools that has no live byte.
 bool PageDriver::is_done(HandleId idle, const Held& held) {
   const Vector<View>& views = pages_.pages().handle(idle).views;
   if (!std::all_of(views.begin(), views.end(), PhysicalPages::is_unused)) return false;
-  return all_blocks(idle, [&](const Block& block) {
+  const auto is_block_done = [&](const Block& block) {
     holds(held);
     const StreamClock* const clock = clocks_.find(block.arena->stream.key, held);
     return clock != nullptr && clock->is_done(block.bin.epoch);
-  });
+  };
+  return all_blocks(idle, is_block_done, held);
 }
 
-// One that is asleep has nothing for the device to take back.
-void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growing) {
+// All leave the books before the lock is released for the first of them.
+void PageDriver::release_handles(const Vector<HandleId>& idle, PrivatePool* owner, Growing& growing) {
+  pages_.forget_memory(idle, [&](const PageHeap::IdleMemory& memory) {
+    holds(growing);
+    const Block& block = memory.block;
+    if (memory.is_asleep) return;  // it went when it fell asleep
+    state_.ledger.pages_went(memory.range.kind, block.address, block.size(), *block.arena, growing);
+  });
+  Vector<Orphan> leaving;
+  for (const HandleId id : idle) {
+    if (std::optional<Orphan> memory = forget_handle(id, owner, growing)) leaving.push_back(std::move(*memory));
+  }
+  unmap_in_runs(leaving, growing);
+  std::exception_ptr error;
+  for (Orphan& each : leaving) {
+    try {
+      free_orphan(std::move(each), growing);
+    } catch (const CudaError&) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+// Returns the memory for the device to take back, of which its addresses are blocked until then. A sleeping handle has none.
+std::optional<Orphan> PageDriver::forget_handle(HandleId id, PrivatePool* owner, const Held& held) {
   PhysicalPages& pages = pages_.pages();
   const PhysicalHandle handle = pages.handle(id);
   const std::size_t bytes = pages.bytes(handle);
-  if (!handle.is_asleep()) count_handle_gone(id, growing);
-  pages_.forget_memory(id);
-  for (const View& view : handle.views) forget_view(id, view.address, growing);
+  if (!handle.is_asleep()) state_.ledger.handle_went(bytes, held);
+  for (const View& view : handle.views) forget_view(id, view.address, held);
   pages.remove(id);
   if (owner != nullptr) {
     --owner->holds;
-    saved_.forget(*owner, id, growing);
+    saved_.forget(*owner, id, held);
   }
-  if (handle.is_asleep()) return;
+  if (handle.is_asleep()) return std::nullopt;
 
   Orphan rest{handle.memory, bytes, {}};
   for (const View& view : handle.views) rest.views.push_back(view.address);
-  block_orphan(rest, growing);  // until the device has taken it
-  free_orphan(std::move(rest), growing);
+  block_orphan(rest, held);
+  return rest;
+}
+
+// Unmaps views that lie side by side by one call. Orphans keep the views that the driver does not unmap so.
+void PageDriver::unmap_in_runs(Vector<Orphan>& orphans, Growing& growing) {
+  struct Mapped {
+    Address at;
+    Orphan* orphan;
+  };
+  Vector<Mapped> mapped;
+  for (Orphan& orphan : orphans) {
+    for (const Address view : orphan.views) mapped.push_back({view, &orphan});
+    orphan.views.clear();
+  }
+  std::ranges::sort(mapped, {}, &Mapped::at);
+  for (auto first = mapped.begin(); first != mapped.end();) {
+    auto last = first;
+    Address end = first->at;
+    const PageRange* const range = pages_.range_of(first->at);
+    for (; last != mapped.end() && last->at == end && end < range->end(); ++last) end += last->orphan->bytes;
+    bool is_unmapped = true;
+    try {
+      const Unlocked<Held> unlocked(growing);
+      state_.device->unmap(first->at, end - first->at);
+    } catch (const CudaError&) {
+      is_unmapped = false;
+    }
+    for (; first != last; ++first) {
+      if (is_unmapped) pages_.hide(first->at, first->orphan->bytes);
+      if (!is_unmapped) first->orphan->views.push_back(first->at);
+    }
+  }
 }
 
 void PageDriver::count_handle_gone(HandleId id, const Held& held) {

@@ -49,8 +49,9 @@ class PageDriver {
   // Does so for handles of the default pools whose work is known to be done, as the goal says, without a wait. Returns the
   // bytes.
   std::size_t release_done(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING;
-  // Releases one handle without a live byte, and its addresses.
-  void release_handle(HandleId id, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
+  // Releases handles without a live byte, which are claimed, and their addresses. Throws the driver's first refusal, after all were
+  // tried; memory that it refuses becomes an orphan.
+  void release_handles(const Vector<HandleId>& idle, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
   // Books that the memory of a handle is released.
   void count_handle_gone(HandleId id, const Held& held) CACHALOT_HELD;
   // Books that nothing is mapped in the view any more.
@@ -73,8 +74,10 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
-  bool all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so);
-  bool is_reserved(HandleId idle);
+  std::optional<Orphan> forget_handle(HandleId id, PrivatePool* owner, const Held& held) CACHALOT_HELD;
+  void unmap_in_runs(Vector<Orphan>& orphans, Growing& growing) CACHALOT_GROWING;
+  bool all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so, const Held& held) CACHALOT_HELD;
+  bool is_reserved(HandleId idle, const Held& held) CACHALOT_HELD;
   bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;
   Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                    const Vector<MemoryHandle>& created, Request request, const Context& context,

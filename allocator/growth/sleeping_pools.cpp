@@ -260,15 +260,10 @@ bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
 // Forgets sleeping memory that was freed meanwhile: it need not come back, unless a graph may know its addresses.
 void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
   if (pools_.in_use(pool, growing)) return;
-  const Vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
+  Vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
+  std::erase_if(idle, [&](HandleId id) { return !pages().pages().handle(id).is_asleep(); });
   pages().claim_handles(idle);
-  for (const HandleId id : idle) {
-    if (pages().pages().handle(id).is_asleep()) {
-      driver().release_handle(id, &pool, growing);
-    } else {
-      pages().put_back_idle(id);
-    }
-  }
+  driver().release_handles(idle, &pool, growing);
 }
 
 // Memory for each of the handles, as asked for, until it is mapped; or false, and none.

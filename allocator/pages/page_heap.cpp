@@ -414,29 +414,51 @@ Vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   return idle;
 }
 
+namespace {
+
+// Calls visit(PageRange&, begin, end, is_asleep) for each stretch of homes side by side, all awake or all asleep. There may be
+// thousands of handles in one free block: they are not looked up one by one.
+template <typename Visit>
+void for_each_stretch(PageHeap& heap, const Vector<HandleId>& by_home, Visit visit) {
+  for (auto id = by_home.begin(); id != by_home.end();) {
+    const Address begin = heap.pages().handle(*id).home;
+    const bool is_asleep = heap.pages().handle(*id).is_asleep();
+    PageRange& range = *heap.range_of(begin);
+    Address end = begin;
+    for (; id != by_home.end() && end < range.end(); ++id) {
+      const PhysicalHandle& handle = heap.pages().handle(*id);
+      if (handle.home != end || handle.is_asleep() != is_asleep) break;
+      end = heap.end_of(handle);
+    }
+    visit(range, begin, end, is_asleep);
+  }
+}
+
+}  // namespace
+
 void PageHeap::claim_handles(const Vector<HandleId>& idle) {
-  for (const HandleId id : idle) {
-    const PhysicalHandle& handle = pages_.handle(id);
-    claim_stretch(*range_of(handle.home), first_block(handle.home), handle.home, end_of(handle), [](Block&) {});
-  }
+  for_each_stretch(*this, idle, [this](PageRange& range, Address begin, Address end, bool /*is_asleep*/) {
+    claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
+  });
 }
 
-void PageHeap::forget_memory(HandleId id) {
-  const PhysicalHandle& handle = pages_.handle(id);
-  for (Address begin = handle.home; begin < end_of(handle);) {
-    Block& block = first_block(begin);
-    begin = block.end();
-    close(*range_of(handle.home), block);
-  }
+void PageHeap::forget_memory(const Vector<HandleId>& idle, FunctionRef<void(const IdleMemory&)> visit) {
+  for_each_stretch(*this, idle, [&](PageRange& range, Address begin, Address end, bool is_asleep) {
+    while (begin < end) {
+      Block& block = first_block(begin);
+      begin = block.end();
+      visit({range, block, is_asleep});
+      close(range, block);
+    }
+  });
 }
 
-void PageHeap::put_back_idle(HandleId id) {
-  const PhysicalHandle& handle = pages_.handle(id);
-  InactiveSplit change;
-  for (Block* block = &first_block(handle.home); block->has(Block::kClaimed) && block->address < end_of(handle);
-       block = block->next) {
-    block = &heap_.put_back(*block, change);
-  }
+void PageHeap::put_back_idle(const Vector<HandleId>& idle) {
+  for_each_stretch(*this, idle, [this](PageRange& /*range*/, Address begin, Address end, bool /*is_asleep*/) {
+    InactiveSplit change;
+    for (Block* block = &first_block(begin); block->has(Block::kClaimed) && block->address < end; block = block->next)
+      block = &heap_.put_back(*block, change);
+  });
 }
 
 // --- sleep ------------------------------------------------------------------------------------------------------------

@@ -208,10 +208,16 @@ class PageHeap {
 
   // The handles of an owner's pools without a live byte, by the addresses of their first pages.
   Vector<HandleId> idle_handles(const PoolPair& pools) const;
-  // Claims the memory of handles without a live byte. Then, of each, either its addresses become gaps, or it is free again.
+  // Claims the memory of handles without a live byte, which are sorted by their homes. Then either their addresses become gaps, or it
+  // is free again. `visit` is called for each stretch of one arena that becomes a gap.
+  struct IdleMemory {
+    const PageRange& range;
+    const Block& block;
+    bool is_asleep;
+  };
   void claim_handles(const Vector<HandleId>& idle);
-  void forget_memory(HandleId id);
-  void put_back_idle(HandleId id);
+  void forget_memory(const Vector<HandleId>& idle, FunctionRef<void(const IdleMemory&)> visit);
+  void put_back_idle(const Vector<HandleId>& idle);
 
   // The handles of a private pool, by address. Each has one view, since its pages never move.
   Vector<HandleId> handles_of(const PrivatePool& owner) const;

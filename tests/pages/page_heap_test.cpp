@@ -105,6 +105,20 @@ TEST(ThePageHeap, ReusesWithoutDriverCallsOnceAWorkloadRepeatsWithinTheSlack) {
   EXPECT_EQ(memory_calls(world), before);
 }
 
+TEST(ThePageHeap, GivesARunOfIdleHandlesBackByOneUnmap) {
+  World world(checked(), "heap:pages");
+  std::vector<void*> blocks;
+  for (int i = 0; i < 9; ++i) blocks.push_back(world.allocate(64 * kMiB));
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i != 4) world.allocator.deallocate(blocks[i]);
+  }
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 64 * kMiB);
+  EXPECT_EQ(world.count(DeviceCall::unmap), 2u) << "on both sides of the live block";
+  EXPECT_EQ(world.count(DeviceCall::release), 256u);
+  EXPECT_EQ(world.allocator.validate(), "");
+}
+
 TEST(ThePageHeap, GrowsRatherThanRemappingWithinTheSlack) {
   for (const bool slack : {false, true}) {
     World world(64 * kGiB, slack ? "heap:pages,page_size_mb:2,remap_slack:0.5" : "heap:pages,page_size_mb:2");

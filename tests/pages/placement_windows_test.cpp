@@ -140,9 +140,9 @@ class RandomPlacement : public testing::Test {
     PhysicalPages& physical = hand.pages.pages();
     const Vector<HandleId> idle = hand.pages.idle_handles(hand.pools());
     hand.pages.claim_handles(idle);
+    hand.pages.forget_memory(idle, [](const PageHeap::IdleMemory&) {});
     for (const HandleId id : idle) {
       const Vector<View> views = physical.handle(id).views;
-      hand.pages.forget_memory(id);
       for (const View& view : views) {
         hand.pages.hide(view.address, physical.bytes(physical.handle(id)));
         physical.remove_view(id, view.address);

@@ -95,7 +95,7 @@ BUGS = [
         "if (!pages_.ranges().empty())", "if (true)",
         ("reliability DriverRules*",)),
     Bug("claimed handles stay claimed", "allocator/growth/page_driver.cpp",
-        "    if (error || released >= enough || ", "    if (error) break;\n    if (released >= enough || ",
+        "    pages_.put_back_idle(idle);\n    throw;", "    throw;",
         ("pages *EveryCallFails*",)),
     Bug("addresses of an orphan stay blocked", "allocator/growth/page_driver.cpp",
         "      pages_.hide(orphan.views.back(), orphan.bytes);\n", "",
