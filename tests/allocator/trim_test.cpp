@@ -165,7 +165,15 @@ TEST(Trim, KeepsWhatTheDeviceRefuses) {
 
   World pages(4 * kGiB, "heap:pages");
   pages.allocator.deallocate(pages.allocate(64 * kMiB));
-  pages.device->set_faults({{.call = DeviceCall::unmap, .nth = 2, .out_of_memory = false, .code = 999}});
+  const auto refused_unmap = [](std::uint64_t nth) {
+    return Fault{.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999};
+  };
+  pages.device->set_faults({refused_unmap(1)});
+  EXPECT_EQ(pages.allocator.trim(0), 64 * kMiB) << "what does not go at once goes view by view";
+  EXPECT_EQ(pages.device->used_bytes(), 0u);
+
+  pages.allocator.deallocate(pages.allocate(64 * kMiB));
+  pages.device->set_faults({refused_unmap(1), refused_unmap(2)});
   EXPECT_THROW(pages.allocator.trim(0), CudaError);
   EXPECT_EQ(pages.allocator.validate(), "");
   pages.allocator.trim(0);
