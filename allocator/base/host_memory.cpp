@@ -49,10 +49,15 @@ struct HostReserve::Stock {
 
 struct HostReserve::Books final : ForkAware {
   // A thread that is not here may hold the mutex: in a call of the system, with the lists whole.
-  void on_fork() noexcept override { new (&mutex) SleepingMutex; }
+  void on_fork() noexcept override {
+    new (&mutex) SleepingMutex;
+    ++forks;
+    adopt();
+  }
   SleepingMutex mutex;
   Stock* newest CACHALOT_GUARDED_BY(mutex) = nullptr;
   Part* parts CACHALOT_GUARDED_BY(mutex) = nullptr;
+  int forks = 0;  // between the first process and this one
 };
 
 // Never destroyed: tables of static objects are given back at exit.
@@ -64,6 +69,7 @@ HostReserve::Books& HostReserve::books() {
 void HostReserve::Part::join() {
   Books& all = books();
   const Lock lock(all.mutex);
+  forks_ = all.forks;
   next_ = all.parts;
   if (next_ != nullptr) next_->previous_ = this;
   all.parts = this;
@@ -89,7 +95,7 @@ void HostReserve::refill() {
     if (old != nullptr && !keeps_old) ::operator delete(old);
   }
   for (Part* part = all.parts; part != nullptr; part = part->next_) {
-    if (!part->refill()) throw std::bad_alloc();
+    if (part->forks_ == all.forks && !part->refill()) throw std::bad_alloc();
   }
   most_request_.store(kMostRequest, std::memory_order_relaxed);
 }

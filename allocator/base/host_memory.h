@@ -39,7 +39,8 @@ class HostReserve {
    protected:
     Part() = default;
     ~Part() = default;
-    // From join to leave the reserve asks the part, from any thread.
+    // From join to leave the reserve asks the part, from any thread; not in a forked child, where a thread that is not there may
+    // hold the part's lock.
     void join();
     void leave() noexcept;
     // Tells the reserve that the part took from its own.
@@ -52,6 +53,7 @@ class HostReserve {
 
     Part* previous_ = nullptr;
     Part* next_ = nullptr;
+    int forks_ = 0;  // of the process when the part joined
   };
 
   // Makes the reserve whole, if it is not. Throws std::bad_alloc if the system has no memory.

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/cub_scratch.h"
 #include "cachalot/guard.h"
@@ -47,6 +48,34 @@ void expect_refused(const char* name, Call&& call) {
     EXPECT_NE(message.find("CUDA does not work in a forked child"), std::string::npos) << name << ": " << message;
     EXPECT_NE(message.find(std::to_string(getpid())), std::string::npos) << name << ": " << message;
   }
+}
+
+// It can be refilled in the process in which it was made.
+class PartOfThisProcess final : private HostReserve::Part {
+ public:
+  PartOfThisProcess() { join(); }
+  ~PartOfThisProcess() { leave(); }
+  static void make_the_reserve_short() { note_shortage(); }
+
+ private:
+  bool refill() noexcept override { return getpid() == process_; }
+  const pid_t process_ = getpid();
+};
+
+TEST(ForkedChild, RefillsNoPartOfTheReserveThatItInherited) {
+  const PartOfThisProcess inherited;
+  const auto refills = [] {
+    const PartOfThisProcess own;
+    PartOfThisProcess::make_the_reserve_short();
+    HostReserve::require();
+    EXPECT_FALSE(HostReserve::is_short());
+  };
+  EXPECT_EQ(status_of_child([&] {
+              refills();
+              EXPECT_EQ(status_of_child(refills), 0) << "the child of the child";
+            }),
+            0);
+  refills();
 }
 
 struct SilentTracker final : SegmentTracker {
