@@ -31,7 +31,7 @@ namespace {
 constexpr double kWaitCost = 0.05;
 // remap_slack with several streams: its limit, and the bytes that have to move for one of it (decision 0140).
 constexpr double kMostSlackOfStreams = 0.1;
-constexpr std::size_t kMovedPerSlack = 4;
+constexpr std::size_t kMovedPerSlack = 1;
 
 }  // namespace
 
