@@ -79,7 +79,8 @@ class BackingCalls {
       const PhysicalHandle& handle = pages_.handle(move.handle);
       if (!move.is_mapped) wanted.push_back({move.to, pages_.bytes(handle), handle.memory, false});
     }
-    std::sort(wanted.begin(), wanted.end(), [](const Mapped& a, const Mapped& b) { return a.at < b.at; });
+    const auto first_moved = wanted.begin() + static_cast<std::ptrdiff_t>(created.size());
+    std::ranges::inplace_merge(wanted, first_moved, {}, &Mapped::at);  // both come in the order of their addresses
     mapped_.reserve(wanted.size());
     for (const Mapped& mapping : wanted) {
       device_.map(mapping.at, mapping.bytes, mapping.memory);

@@ -40,26 +40,11 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
 // --- the missing memory of a window -----------------------------------------------------------------------------------
 
 template <typename Visit>
-void Backing::for_each_slot(const Window& window, Visit visit) const {
-  const Vector<PageId>& shown = window.range->shown;
-  Address slot = grid_.down(window.begin);
-  for (std::size_t i = grid_.whole_in(slot - window.range->base); slot < window.end; ++i, slot += page_) {
-    if (!visit(slot, i < shown.size() ? shown[i] : PageId{0})) return;
-  }
-}
-
-template <typename Visit>
 void Backing::for_each_lacking(const Window& window, Visit visit) const {
-  for_each_slot(window, [&](Address slot, PageId shown) {
+  for (Address slot = grid_.down(window.begin); slot < window.end; slot += page_) {
+    const PageId shown = heap_.shown_at(*window.range, slot);
     if (!slots_.has_memory(slot, shown)) visit(slot, shown);
-    return true;
-  });
-}
-
-std::size_t Backing::slots_without_memory(const Window& window) const {
-  std::size_t slots = 0;
-  for_each_lacking(window, [&](Address, PageId) { ++slots; });
-  return slots;
+  }
 }
 
 bool Backing::lies_in(const Window& window, const PhysicalHandle& handle) const {
@@ -75,36 +60,16 @@ bool Backing::may_come_home(const Window& window, Address slot, PageId shown) co
          view + pages_.bytes(handle) <= grid_.up(window.end);
 }
 
-double Backing::Lack::least_cost() const { return driver_cost(0, stretches, stretches, drops); }
+double Backing::cost_of_new(std::size_t pages, double stranded) const {
+  const std::size_t creates = (pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
+  return static_cast<double>(pages) + stranded + driver_cost(creates, creates, 1, 0);
+}
 
-std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stranded, double cost_below) {
-  const PageRange& range = *window.range;
-  Lack lack;
-  Address end_of_stretch = 0;
-  Address dropped = 0;
-  Address slot = grid_.down(window.begin);
-  for (std::size_t i = grid_.whole_in(slot - range.base); slot < window.end; ++i, slot += page_) {
-    SlotKind kind = slots_.kind(range, i, slot);
-    if (kind == SlotKind::memory) continue;
-    ++lack.slots;
-    if (kind == SlotKind::idle) {
-      if (may_come_home(window, slot, range.shown[i])) continue;
-      kind = slots_.kind_in_the_way(slot, range.shown[i]);
-    }
-    if (kind == SlotKind::blocked) return std::nullopt;
-    const std::size_t calls = lack.drops + lack.stretches;
-    if (kind == SlotKind::stale) {
-      const Address view = pages_.view_at(range.shown[i], slot);
-      if (view != dropped) ++lack.drops;
-      dropped = view;
-    }
-    ++lack.to_map;
-    if (slot != end_of_stretch) ++lack.stretches;
-    end_of_stretch = slot + page_;
-    const bool has_more_calls = lack.drops + lack.stretches != calls;
-    if (has_more_calls && stranded + lack.least_cost() >= cost_below) return std::nullopt;
-  }
-  return lack;
+std::optional<Lack> Backing::lack_of(const Window& window, WindowGroup& group) {
+  if (!group.number) group.number = slots_.sum_up(*group.range, group.begin, group.end);
+  const Lack lack = slots_.lack_of(*group.number, grid_.whole_in(grid_.down(window.begin) - group.begin),
+                                   grid_.whole_in(grid_.up(window.end) - group.begin));
+  return lack.blocked == 0 ? std::optional(lack) : std::nullopt;
 }
 
 // At best the largest sources do, which saves new pages and so costs less than these. Only what is in the way can join
@@ -115,9 +80,9 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
   std::size_t maps = 0;
   std::size_t pages = 0;
   while (pages < lack.to_map && maps < sources_.size()) pages += pages_.handle(sources_[maps++]).pages;
-  const std::size_t new_pages = lack.to_map - std::min(pages, lack.to_map);
+  const std::size_t new_pages = lack.to_map > pages ? lack.to_map - pages : 0;
   const std::size_t creates = (new_pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
-  const std::size_t stretches = lack.drops == 0 ? lack.stretches : 1;
+  const std::size_t stretches = lack.drops == 0 ? std::size_t{lack.stretches} : 1;
   return static_cast<double>(new_pages) + stranded +
          driver_cost(creates, std::max(maps + creates, stretches), stretches, lack.drops);
 }
@@ -139,6 +104,7 @@ void Backing::find_sources(std::size_t slots) {
     if (!is_large && pages_of_one_.size() < enough) pages_of_one_.push_back(id);
     return !all_are_small || pages_of_one_.size() < enough;
   });
+  if (pages_of_one_.size() < enough) known_sources_ = std::numeric_limits<std::size_t>::max();  // all of them
   std::ranges::stable_sort(sources_, std::greater(), [this](HandleId id) { return pages_.handle(id).pages; });
   sources_.insert(sources_.end(), pages_of_one_.begin(), pages_of_one_.end());
 }
@@ -154,6 +120,7 @@ bool Backing::fill(const Window& window, double stranded) {
   plan_.moves.clear();
   plan_.new_pages = 0;
   plan_.new_views = 0;
+  runs_of_drops_ = 0;
   if (!take_mapped(window)) return false;
   if (!unmapped_.empty()) find_sources(grid_.whole_in(grid_.up(window.end) - grid_.down(window.begin)));
   for (Stretch& stretch : unmapped_) {
@@ -161,7 +128,9 @@ bool Backing::fill(const Window& window, double stranded) {
     take_sources(stretch, window);
     grow(stretch);
   }
-  plan_.cost = cost_of_plan(stranded);
+  const std::size_t maps = plan_.growths.size() + plan_.new_views;
+  plan_.cost = static_cast<double>(plan_.new_pages) + stranded +
+               driver_cost(plan_.growths.size(), maps, unmapped_.size(), runs_of_drops_);
   return true;
 }
 
@@ -189,12 +158,15 @@ bool Backing::take_mapped(const Window& window) {
 }
 
 void Backing::drop_views_in(const PageRange& range, const Stretch& stretch) {
+  Address run_end = 0;
   for (Address slot = stretch.begin; slot < stretch.end; slot += page_) {
     const PageId shown = heap_.shown_at(range, slot);
     if (shown == 0) continue;
     const Address view = pages_.view_at(shown, slot);
     const bool known = !plan_.drops.empty() && plan_.drops.back().at == view;
     if (!known) plan_.drops.push_back({pages_.page(shown).handle, view});
+    if (slot != run_end) ++runs_of_drops_;
+    run_end = slot + page_;
   }
 }
 
@@ -219,21 +191,6 @@ void Backing::grow(const Stretch& stretch) {
     plan_.new_pages += grid_.whole_in(bytes);
     at += bytes;
   }
-}
-
-double Backing::cost_of_plan(double stranded) {
-  mapped_.clear();
-  for (const BackingPlan::Growth& growth : plan_.growths) {
-    mapped_.push_back({growth.at, growth.at + growth.pages * page_});
-  }
-  for (const BackingPlan::Move& move : plan_.moves) {
-    if (!move.is_mapped) mapped_.push_back({move.to, move.to + pages_.bytes(pages_.handle(move.handle))});
-  }
-  std::sort(mapped_.begin(), mapped_.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
-  std::size_t ranges = 0;
-  for (std::size_t i = 0; i < mapped_.size(); ++i) ranges += i == 0 || mapped_[i - 1].end != mapped_[i].begin ? 1 : 0;
-  return static_cast<double>(plan_.new_pages) + stranded +
-         driver_cost(plan_.growths.size(), mapped_.size(), ranges, plan_.drops.size());
 }
 
 CACHALOT_END

@@ -38,6 +38,14 @@ struct Window {
   Address end = 0;
 };
 
+// The slots of windows that overlap.
+struct WindowGroup {
+  PageRange* range = nullptr;
+  Address begin = 0;
+  Address end = 0;
+  std::optional<std::size_t> number;  // of Slots, once they have been looked at
+};
+
 // Keeps its tables from one search to the next, so that it allocates nothing.
 class Backing {
  public:
@@ -58,17 +66,11 @@ class Backing {
     const PageId shown = heap_.shown_at(range, slot);
     return slots_.has_memory(slot, shown) && !idle_.has(shown);
   }
-  std::size_t slots_without_memory(const Window& window) const;
 
-  struct Lack {
-    std::size_t slots = 0;      // without memory
-    std::size_t to_map = 0;     // of these, those where no idle page is mapped
-    std::size_t stretches = 0;  // of slots to be mapped
-    std::size_t drops = 0;      // views in the way
-    double least_cost() const;  // of the driver, seldom a call for access too many
-  };
-  // nullopt: a view is in the way, or with what it strands the least cost is not below `cost_below`.
-  std::optional<Lack> lack_of(const Window& window, double stranded, double cost_below);
+  // Returns what a window of the group lacks; nullopt: a view is in the way.
+  std::optional<Lack> lack_of(const Window& window, WindowGroup& group);
+  // Returns the cost of a plan of so many new pages, mapped side by side.
+  double cost_of_new(std::size_t pages, double stranded) const;
   // No plan for the window costs less.
   double lower_bound(const Lack& lack, double stranded);
 
@@ -80,7 +82,7 @@ class Backing {
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + slots_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(sources_, pages_of_one_, unmapped_, mapped_);
+           capacity_bytes(sources_, pages_of_one_, unmapped_);
   }
 
  private:
@@ -89,10 +91,7 @@ class Backing {
     Address end;
   };
 
-  // Calls visit(slot, page) for each slot of the window, in order, with the page that it shows (0: none); until it says false.
-  template <typename Visit>
-  void for_each_slot(const Window& window, Visit visit) const;
-  // Visits the slots of a window without memory.
+  // Calls visit(slot, page) for each slot of the window without memory, in order, with the page that it shows (0: none).
   template <typename Visit>
   void for_each_lacking(const Window& window, Visit visit) const;
   bool may_come_home(const Window& window, Address slot, PageId shown) const;
@@ -104,7 +103,6 @@ class Backing {
   void drop_views_in(const PageRange& range, const Stretch& stretch);
   void take_sources(Stretch& stretch, const Window& window);
   void grow(const Stretch& stretch);
-  double cost_of_plan(double stranded);
 
   PageHeap& heap_;
   const PhysicalPages& pages_;
@@ -124,7 +122,7 @@ class Backing {
   BackingPlan plan_;
   std::uint64_t taken_ = 0;  // of the handles that it takes
   Vector<Stretch> unmapped_;
-  Vector<Stretch> mapped_;
+  std::size_t runs_of_drops_ = 0;
 };
 
 CACHALOT_END

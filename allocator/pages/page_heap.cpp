@@ -344,12 +344,14 @@ void PageHeap::move_homes(const BackingPlan& plan, const Vector<VacatedStretch>&
 
 Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   PageRange& range = *plan.range;
-  const auto fill = [&](Address at, std::size_t bytes) {
-    open(range, *range.gaps.at_or_behind(at), at, at + bytes, arena);
-  };
+  const Address end = pages_.grid().up(plan.end);
   Block& before = first_piece(plan);
-  for (const BackingPlan::Move& move : plan.moves) fill(move.to, pages_.bytes(pages_.handle(move.handle)));
-  for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
+  for (Address at = pages_.grid().down(plan.begin); at < end;) {
+    Block* const gap = range.gaps.at_or_behind(at);
+    if (gap == nullptr || gap->address >= end) break;
+    const Block& filled = open(range, *gap, std::max(gap->address, at), std::min(gap->end(), end), arena);
+    at = filled.end();
+  }
   Block* block = &block_at(before, plan.begin);
   while (true) {
     block->arena = &arena;

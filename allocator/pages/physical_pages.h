@@ -138,7 +138,9 @@ class IdlePages {
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
   // Returns whether all pages of the handle are idle.
-  bool has_all(const PhysicalHandle& handle) const { return next(handle.first, kAll) >= handle.first + handle.pages; }
+  bool has_all(const PhysicalHandle& handle) const {
+    return has(handle.first) && (handle.pages == 1 || next(handle.first, kAll) >= handle.first + handle.pages);
+  }
 
   // Calls visit(HandleId) for each handle all of whose pages are idle, by page, until it returns false.
   template <typename Visit>

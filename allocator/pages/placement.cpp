@@ -37,6 +37,7 @@ std::optional<BackingPlan> Placement::best(const Arena& arena, const PoolPair& p
 
 void Placement::find_windows() {
   candidates_.clear();
+  groups_.clear();
   holes_are_cut_ = false;
   for (auto& [base, range] : heap_.ranges()) {
     if (range.owner != arena_->pool.owner() || range.kind != arena_->pool.kind()) continue;
@@ -79,27 +80,41 @@ Address Placement::add_windows(PageRange& range, Block& first_gap) {
   const Address end = last->end();
   if (end - first->address < bytes_) return end;
   for (Block* piece = first; bytes_ <= end - piece->address; piece = piece->next) {
-    add_window(range, piece->address, endless);
+    add_window(range, *piece, piece->address, endless);
     if (piece == last) break;
   }
   if (endless) {
     const Address begin = std::max(range.top, last->address);
-    if (begin != last->address && bytes_ <= end - begin) add_window(range, begin, true);
+    if (begin != last->address && bytes_ <= end - begin) add_window(range, *last, begin, true);
   } else {
-    add_window(range, end - bytes_, false);
+    const Address begin = end - bytes_;
+    while (last->address > begin) last = last->prev;
+    add_window(range, *last, begin, false);
   }
   return end;
 }
 
-void Placement::add_window(PageRange& range, Address begin, bool endless) {
+// `holder` is the block or gap that holds `begin`.
+void Placement::add_window(PageRange& range, const Block& holder, Address begin, bool endless) {
   const Window window{&range, begin, begin + bytes_};
-  candidates_.push_back({window, pages_taken(window), endless && window.end > range.tail->address});
+  const std::size_t pages = rules_.may_move ? pages_taken(window) : slots_without_memory(window, holder);
+  candidates_.push_back({window, group_of(window), pages, endless && window.end > range.tail->address});
 }
 
-// Returns the pages that a window takes for itself: those it fills, and those it only keeps from others. Where idle pages
-// are known, all within a hole are idle or lacking, except those at its ends, which may be partly live.
+// Windows come in the order of their addresses.
+std::size_t Placement::group_of(const Window& window) {
+  const Address begin = grid_.down(window.begin);
+  const Address end = grid_.up(window.end);
+  const bool joins = !groups_.empty() && groups_.back().range == window.range && groups_.back().begin <= begin &&
+                     begin <= groups_.back().end;
+  if (!joins) groups_.push_back({window.range, begin, begin, std::nullopt});
+  groups_.back().end = std::max(groups_.back().end, end);
+  return groups_.size() - 1;
+}
+
+// Returns the pages that a window takes for itself: those it fills, and those it only keeps from others. All within a hole are
+// idle or lacking, except those at its ends, which may be partly live.
 std::size_t Placement::pages_taken(const Window& window) const {
-  if (!rules_.may_move) return backing_.slots_without_memory(window);
   const Address first = grid_.down(window.begin);
   const Address last = grid_.down(window.end);
   std::size_t pages = grid_.whole_in(grid_.up(window.end) - first);
@@ -107,6 +122,17 @@ std::size_t Placement::pages_taken(const Window& window) const {
   const bool is_first = last == first && first != window.begin;
   if (last != window.end && !is_first && backing_.is_live(*window.range, last)) --pages;
   return pages;
+}
+
+// Gaps are made of whole slots.
+std::size_t Placement::slots_without_memory(const Window& window, const Block& holder) const {
+  const Address first = grid_.down(window.begin);
+  const Address last = grid_.up(window.end);
+  std::size_t slots = 0;
+  for (const Block* block = &holder;; block = block->next) {
+    if (block->is_gap()) slots += grid_.whole_in(std::min(block->end(), last) - std::max(block->address, first));
+    if (block->end() >= window.end) return slots;
+  }
 }
 
 // Returns the fewest pages that a window takes, from `at_least` on; kNone: all take fewer.
@@ -129,7 +155,7 @@ bool Placement::search(double limit) {
   has_best_ = false;
   // In the order of what they strand, then of addresses. Few numbers of pages differ.
   for (std::size_t pages = fewest_pages(0); pages != kNone; pages = fewest_pages(pages + 1)) {
-    if (stranded_by(pages) >= cost_below_) break;
+    if (least_cost(pages) >= cost_below_) break;
     for (const Candidate& candidate : candidates_) {
       if (candidate.pages == pages && !consider(candidate)) return false;
     }
@@ -137,27 +163,25 @@ bool Placement::search(double limit) {
   return true;
 }
 
-// New pages may be wanted where idle ones are too few, and no fewer than that: windows that cannot be better than the best
-// so far are not filled.
-bool Placement::consider(const Candidate& candidate) {
-  const double stranded = stranded_by(candidate.pages);
-  if (stranded >= cost_below_) return true;
-  const double any_cost = PlacementRules{}.cost_below;
-  const std::optional<Backing::Lack> lack =
-      backing_.lack_of(candidate.window, stranded, has_best_ ? cost_below_ : any_cost);
-  if (!lack) return true;
+// No window that takes so many pages costs less: those that are not idle are new.
+double Placement::least_cost(std::size_t pages) const {
   const std::size_t idle_pages = backing_.idle().count();
-  const std::size_t new_pages = lack->slots > idle_pages ? lack->slots - idle_pages : 0;
-  const bool is_hopeless = static_cast<double>(new_pages) + (stranded + lack->least_cost()) >= cost_below_;
-  if ((has_best_ && is_hopeless) || (!rules_.may_grow && new_pages != 0)) return true;
+  return pages > idle_pages ? backing_.cost_of_new(pages - idle_pages, stranded_by(pages)) : stranded_by(pages);
+}
+
+// Windows that cannot be better than the best so far are not filled.
+bool Placement::consider(const Candidate& candidate) {
+  if (least_cost(candidate.pages) >= cost_below_) return true;
+  const std::optional<Lack> lack = backing_.lack_of(candidate.window, groups_[candidate.group]);
+  if (!lack || (!rules_.may_grow && lack->slots > backing_.idle().count())) return true;
   if (++tries_ > kTries) {
     if (is_limited_) return false;
     if (!candidate.at_end && has_best_) return true;
   }
+  const double stranded = stranded_by(candidate.pages);
   if (backing_.lower_bound(*lack, stranded) >= cost_below_) return true;
-  if (!backing_.fill(candidate.window, stranded) || backing_.plan().cost >= cost_below_) return true;
-  keep_if_better();
-  return !is_hopeless;
+  if (backing_.fill(candidate.window, stranded)) keep_if_better();
+  return true;
 }
 
 void Placement::keep_if_better() {

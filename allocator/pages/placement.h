@@ -29,26 +29,30 @@ class Placement {
   std::optional<BackingPlan> best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                   const PlacementRules& rules);
   std::size_t metadata_bytes() const {
-    return sizeof(*this) + capacity_bytes(candidates_) + best_.metadata_bytes() + backing_.metadata_bytes();
+    return sizeof(*this) + capacity_bytes(candidates_, groups_) + best_.metadata_bytes() + backing_.metadata_bytes();
   }
 
  private:
   struct Candidate {
     Window window;
-    std::size_t pages;  // it takes for itself, idle or not
+    std::size_t group;
+    std::size_t pages;  // it takes for itself, idle or not; where none may move, those without memory
     bool at_end;        // reaches into the gap at the end of the range
   };
 
   void find_windows();
   void find_windows_of(PageRange& range);
   Address add_windows(PageRange& range, Block& first_gap);
-  void add_window(PageRange& range, Address begin, bool endless);
+  void add_window(PageRange& range, const Block& holder, Address begin, bool endless);
+  std::size_t group_of(const Window& window);
   std::size_t pages_taken(const Window& window) const;
+  std::size_t slots_without_memory(const Window& window, const Block& holder) const;
   std::size_t fewest_pages(std::size_t at_least) const;
   double stranded_by(std::size_t pages) const { return static_cast<double>(pages) - pages_wanted_; }
 
   bool may_gain_by_reach() const { return holes_are_cut_ || backing_.idle().may_find_more(); }
   bool search(double limit);
+  double least_cost(std::size_t pages) const;
   bool consider(const Candidate& candidate);
   void keep_if_better();
 
@@ -62,7 +66,8 @@ class Placement {
   double pages_wanted_ = 0;  // a fraction
   PlacementRules rules_;
   Vector<Candidate> candidates_;  // by address
-  bool holes_are_cut_ = false;    // at free blocks beyond the reach of their arenas
+  Vector<WindowGroup> groups_;
+  bool holes_are_cut_ = false;  // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
   bool is_limited_ = false;
   double cost_below_ = 0;  // of the best so far, or the limit

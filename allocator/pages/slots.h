@@ -1,14 +1,13 @@
-// Slots say for one search what each slot of the address space has: memory, nothing, an idle page, or another page, in a
-// view that may be dropped or must stay.
+// Slots say for one search what the slots of its windows lack: which have no memory, which of these a driver call has to map,
+// and where a view is in the way.
 //
-// Windows of a search overlap, so the findings on a slot or a view are kept until the next search.
+// Windows of a search overlap. So the slots of windows that do are looked at once, and summed up: what a window lacks is then
+// the difference of two sums.
 // Not thread-safe.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/host_memory.h"
@@ -16,57 +15,50 @@
 
 CACHALOT_BEGIN
 
-enum class SlotKind : std::uint8_t {
-  memory,   // its page is at home here
-  empty,    // nothing is mapped
-  idle,     // shows a page of an idle handle, which may come home
-  stale,    // shows another page, in a view that may be dropped
-  blocked,  // shows another page, in a view that must stay
+// What slots side by side lack. An idle page that is mapped there counts as one that may come home, which its window decides.
+struct Lack {
+  std::uint32_t slots = 0;      // without memory
+  std::uint32_t to_map = 0;     // of these, those where no idle page is mapped
+  std::uint32_t stretches = 0;  // of slots to be mapped
+  std::uint32_t drops = 0;  // views in the way that may be unmapped; those that begin before the slots may be left out
+  std::uint32_t blocked = 0;  // slots where a view in the way must stay
 };
 
 class Slots {
  public:
-  Slots(const PageHeap& heap, const IdlePages& idle) : pages_(heap.pages()), idle_(idle) {}
+  Slots(const PageHeap& heap, const IdlePages& idle) : heap_(heap), pages_(heap.pages()), idle_(idle) {}
 
   // Forgets all. With `may_drop` false every view must stay.
   void begin_search(bool may_drop);
-  // `index` is that of the slot in its range.
-  SlotKind kind(const PageRange& range, std::size_t index, Address slot);
-  // stale or blocked, of a slot that shows a page which is not at home there.
-  SlotKind kind_in_the_way(Address slot, PageId shown) {
-    return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
-  }
-  // Returns whether the view that shows a page at the slot may be unmapped.
-  bool may_drop(Address slot, PageId shown);
+  // Sums up the slots of [begin, end), of which they are whole. Returns the number by which lack_of knows them.
+  std::size_t sum_up(const PageRange& range, Address begin, Address end);
+  // Returns what the slots [first, last) of those with this number lack.
+  Lack lack_of(std::size_t number, std::size_t first, std::size_t last) const;
 
+  // Returns whether the view that shows a page at the slot may be unmapped.
+  bool may_drop(Address slot, PageId shown) const;
   bool has_memory(Address slot, PageId shown) const {
     return shown != 0 && shown != PageHeap::kBlocked && pages_.view_at(shown, slot) == pages_.handle_of(shown).home;
   }
   // Beside the object itself.
-  std::size_t metadata_bytes() const { return capacity_bytes(known_); }
+  std::size_t metadata_bytes() const { return capacity_bytes(sums_); }
 
  private:
-  struct KnownSlot {
-    std::uint32_t at = 0;  // Slots::now_ when it was found
-    SlotKind kind = SlotKind::empty;
+  enum class SlotKind : std::uint8_t {
+    memory,   // its page is at home here
+    empty,    // nothing is mapped
+    idle,     // shows a page of an idle handle, which may come home
+    stale,    // shows another page, in a view that may be dropped
+    blocked,  // shows another page, in a view that must stay
   };
-  struct AskedView {
-    Address view = 0;
-    std::uint32_t at = 0;
-    bool may_drop = false;
-  };
+  // Of a slot that shows a page.
+  SlotKind kind_of(Address slot, PageId shown) const;
 
-  void forget();
-  void look_at(const PageRange& range);
-  SlotKind find_kind(Address slot, PageId shown);
-
+  const PageHeap& heap_;
   const PhysicalPages& pages_;
   const IdlePages& idle_;
   bool may_drop_ = false;
-  std::uint32_t now_ = 0;            // earlier entries have another number, and stay where they are
-  std::array<AskedView, 64> asked_;  // by the page of the view
-  const PageRange* range_ = nullptr;
-  Vector<KnownSlot> known_;  // its
+  Vector<Lack> sums_;  // one before the slots of a number, and one behind each of them
 };
 
 CACHALOT_END

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -14,7 +13,6 @@
 namespace cachalot {
 namespace {
 
-constexpr double kAnyCost = std::numeric_limits<double>::infinity();
 // In pages, as Backing counts the driver's time.
 constexpr double kCreateCost = 0.002 * 29;
 constexpr double kMapCost = 0.002 * 2;
@@ -31,6 +29,10 @@ class BackingOfAWindow : public testing::Test {
   void search(const PlacementRules& rules = {.handle_bytes = 4 * kPage}) {
     hand.arena.reach = {Reach::Kind::all};
     backing.begin_search(hand.pools(), rules);
+  }
+  std::optional<Lack> lack_of(const Window& window) {
+    WindowGroup group{window.range, window.begin, window.end, std::nullopt};
+    return backing.lack_of(window, group);
   }
   void expect_plan(const std::vector<BackingPlan::Mapping>& drops, const std::vector<BackingPlan::Growth>& growths,
                    const std::vector<BackingPlan::Move>& moves) {
@@ -70,7 +72,7 @@ TEST_F(BackingOfAWindow, BringsInAPageThatIsAtHomeRightBehindIt) {
   const HandleId handle = hand.grow(0, 1);
   hand.move(handle, 1);
   search();
-  const std::optional<Backing::Lack> lack = backing.lack_of(window(0, 1), 0, kAnyCost);
+  const std::optional<Lack> lack = lack_of(window(0, 1));
   ASSERT_TRUE(lack);
   EXPECT_EQ(lack->slots, 1u);
   EXPECT_EQ(lack->to_map, 0u);
@@ -150,13 +152,13 @@ TEST_F(BackingOfAWindow, FailsWhereAViewIsInTheWayWhoseLastUseIsNotDone) {
   hand.leave_view(handle, 0);
   hand.take(at(9), kPage);
   search();
-  EXPECT_FALSE(backing.lack_of(window(0, 1), 0, kAnyCost));
+  EXPECT_FALSE(lack_of(window(0, 1)));
   EXPECT_FALSE(backing.fill(window(0, 1), 0));
-  EXPECT_TRUE(backing.lack_of(window(1, 1), 0, kAnyCost));
+  EXPECT_TRUE(lack_of(window(1, 1)));
 
   hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
   search();
-  const std::optional<Backing::Lack> lack = backing.lack_of(window(0, 1), 0, kAnyCost);
+  const std::optional<Lack> lack = lack_of(window(0, 1));
   ASSERT_TRUE(lack);
   EXPECT_EQ(lack->drops, 1u);
   ASSERT_TRUE(backing.fill(window(0, 1), 0));
@@ -170,17 +172,17 @@ TEST_F(BackingOfAWindow, FailsWhereAViewIsInTheWayAndNoneMayBeDropped) {
   hand.take(at(9), kPage);
   hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
   search({.may_drop = false, .handle_bytes = kPage});
-  EXPECT_FALSE(backing.lack_of(window(0, 1), 0, kAnyCost));
+  EXPECT_FALSE(lack_of(window(0, 1)));
   EXPECT_FALSE(backing.fill(window(0, 1), 0));
 }
 
 TEST_F(BackingOfAWindow, FailsWhereTheDeviceDidNotUnmap) {
   hand.pages.block(at(0), kPage);
   search();
-  EXPECT_FALSE(backing.lack_of(window(0, 1), 0, kAnyCost));
+  EXPECT_FALSE(lack_of(window(0, 1)));
   hand.pages.hide(at(0), kPage);
   search();
-  EXPECT_TRUE(backing.lack_of(window(0, 1), 0, kAnyCost));
+  EXPECT_TRUE(lack_of(window(0, 1)));
 }
 
 TEST_F(BackingOfAWindow, CountsAViewThatIsInTheWayOfSeveralSlotsOnce) {
@@ -190,7 +192,7 @@ TEST_F(BackingOfAWindow, CountsAViewThatIsInTheWayOfSeveralSlotsOnce) {
   hand.grow_live(3, 1);
   hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
   search();
-  const std::optional<Backing::Lack> lack = backing.lack_of(window(0, 3), 0, kAnyCost);
+  const std::optional<Lack> lack = lack_of(window(0, 3));
   ASSERT_TRUE(lack);
   EXPECT_EQ(lack->drops, 1u);
   EXPECT_EQ(lack->slots, 3u);
@@ -259,11 +261,10 @@ TEST_F(BackingOfAWindow, PaysForAccessOncePerStretch) {
   hand.grow_live(3, 1);
   hand.free(hand.pages.first_block(at(1)));
   search({.may_move = false, .handle_bytes = 4 * kPage});
-  const std::optional<Backing::Lack> lack = backing.lack_of(window(0, 3), 0, kAnyCost);
+  const std::optional<Lack> lack = lack_of(window(0, 3));
   ASSERT_TRUE(lack);
   EXPECT_EQ(lack->slots, 2u);
   EXPECT_EQ(lack->stretches, 2u);
-  EXPECT_EQ(backing.slots_without_memory(window(0, 3)), 2u);
   ASSERT_TRUE(backing.fill(window(0, 3), 0));
   EXPECT_NEAR(backing.plan().cost, 2 + 2 * (kCreateCost + kMapCost + kAccessCost), 1e-9);
   expect_plan({}, {{at(0), 1}, {at(2), 1}}, {});
@@ -317,14 +318,50 @@ TEST_F(BackingOfAWindow, TakesAPageOfTwoStreamsIfBothAreWithinReach) {
 
 // --- the least cost of a window --------------------------------------------------------------------------------------
 
-TEST_F(BackingOfAWindow, IsOfNoInterestOnceItsLeastCostIsTooHigh) {
+TEST_F(BackingOfAWindow, LacksTheSameWhetherItsSlotsAreLookedAtAloneOrWithOthers) {
+  const HandleId way = hand.grow(20, 2);
+  hand.leave_view(way, 3);
+  hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
+  hand.take(at(20), 2 * kPage);
+  hand.leave_view(hand.grow(30, 1), 6);
+  hand.grow_live(1, 1);
   search();
-  const std::optional<Backing::Lack> lack = backing.lack_of(window(0, 2), 0.5, kAnyCost);
-  ASSERT_TRUE(lack);
-  const double least = lack->least_cost();
-  EXPECT_NEAR(least, kMapCost + kAccessCost, 1e-9);
-  EXPECT_TRUE(backing.lack_of(window(0, 2), 0.5, 0.5 + least + 1e-6));
-  EXPECT_FALSE(backing.lack_of(window(0, 2), 0.5, 0.5 + least - 1e-6));
+  WindowGroup group{hand.range, at(0), at(9), std::nullopt};
+  for (std::size_t first = 0; first < 9; ++first) {
+    for (std::size_t slots = 1; first + slots <= 9; ++slots) {
+      const std::optional<Lack> alone = lack_of(window(first, slots));
+      const std::optional<Lack> together = backing.lack_of(window(first, slots), group);
+      ASSERT_TRUE(alone && together);
+      EXPECT_EQ(together->slots, alone->slots) << first << " " << slots;
+      EXPECT_EQ(together->to_map, alone->to_map) << first << " " << slots;
+      EXPECT_EQ(together->stretches, alone->stretches) << first << " " << slots;
+      EXPECT_LE(together->drops, alone->drops) << first << " " << slots;
+      EXPECT_GE(together->drops + 1, alone->drops) << first << " " << slots;
+    }
+  }
+}
+
+TEST_F(BackingOfAWindow, PaysOnceForViewsThatLieSideBySide) {
+  const HandleId one = hand.grow(20, 1);
+  const HandleId two = hand.grow(30, 1);
+  hand.leave_view(one, 0);
+  hand.leave_view(two, 1);
+  hand.take(at(20), kPage);
+  hand.take(at(30), kPage);
+  hand.grow_live(2, 1);
+  hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
+  search();
+  EXPECT_EQ(lack_of(window(0, 2))->drops, 1u);
+  ASSERT_TRUE(backing.fill(window(0, 2), 0));
+  EXPECT_NEAR(backing.plan().cost, 2 + kCreateCost + kMapCost + kAccessCost + kUnmapCost, 1e-9);
+  expect_plan({{one, at(0)}, {two, at(1)}}, {{at(0), 2}}, {});
+}
+
+TEST_F(BackingOfAWindow, CostsWhatNewPagesCostIfItHasNone) {
+  search();
+  ASSERT_TRUE(backing.fill(window(0, 5), 0.5));
+  EXPECT_EQ(backing.plan().cost, backing.cost_of_new(5, 0.5));
+  EXPECT_NEAR(backing.cost_of_new(5, 0.5), 5.5 + 2 * (kCreateCost + kMapCost) + kAccessCost, 1e-9);
 }
 
 TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBound) {
@@ -333,7 +370,7 @@ TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBound) {
   hand.grow_live(100, 1);
   for (std::size_t slots = 1; slots < 8; ++slots) {
     search();
-    const std::optional<Backing::Lack> lack = backing.lack_of(window(0, slots), 0.125, kAnyCost);
+    const std::optional<Lack> lack = lack_of(window(0, slots));
     ASSERT_TRUE(lack);
     ASSERT_TRUE(backing.fill(window(0, slots), 0.125));
     const double bound = backing.lower_bound(*lack, 0.125);

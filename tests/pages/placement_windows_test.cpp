@@ -93,15 +93,18 @@ class RandomPlacement : public testing::Test {
     windows_ = 0;
     const auto consider = [&](const Window& window) {
       ++windows_;
+      const Address first = round_down(window.begin, kPage);
+      WindowGroup group{window.range, first, round_up(window.end, kPage), std::nullopt};
+      const std::optional<Lack> lack = backing.lack_of(window, group);
+      if (!lack) return;
       std::size_t taken = 0;
-      for (Address at = window.begin - window.begin % kPage; at < window.end; at += kPage) {
+      for (Address at = first; at < window.end; at += kPage) {
         const bool is_whole = window.begin <= at && at + kPage <= window.end;
         taken += is_whole || !backing.is_live(*hand.range, at) ? 1 : 0;
       }
-      if (!rules.may_move) taken = backing.slots_without_memory(window);  // then it is not known which are idle
+      if (!rules.may_move) taken = lack->slots;  // then it is not known which are idle
       const double stranded = static_cast<double>(taken) - static_cast<double>(bytes) / kPage;
-      const auto lack = backing.lack_of(window, stranded, PlacementRules{}.cost_below);
-      if (!lack || !backing.fill(window, stranded)) return;
+      if (!backing.fill(window, stranded)) return;
       EXPECT_LE(backing.lower_bound(*lack, stranded), backing.plan().cost + 1e-9);
       if (rules.may_grow || backing.plan().new_pages == 0) least = std::min(least, backing.plan().cost);
     };
