@@ -238,14 +238,14 @@ void PageDriver::forget_view(HandleId id, Address at, const Held& /*held*/) {
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
 // Memory the device did not take back, or addresses it did not unmap: blocked, held, and tried again now and then.
-void PageDriver::adopt_orphan(const Orphan& orphan, const Held& held) {
-  block_orphan(orphan, held);
-  orphans_.push_back(orphan);
+void PageDriver::adopt_orphan(Orphan orphan, const Held& held) {
+  if (orphan.memory != 0) state_.ledger.orphaned(orphan.bytes, held);
+  note_orphan(std::move(orphan), held);
 }
 
-void PageDriver::block_orphan(const Orphan& orphan, const Held& held) {
-  if (orphan.memory != 0) state_.ledger.orphaned(orphan.bytes, held);
+void PageDriver::note_orphan(Orphan orphan, const Held& /*held*/) {
   for (const Address view : orphan.views) pages_.block(view, orphan.bytes);
+  orphans_.push_back(std::move(orphan));
 }
 
 bool PageDriver::has_orphans(const PrivatePool& pool, const Held& held) const {
@@ -257,34 +257,70 @@ bool PageDriver::has_orphans(const PrivatePool& pool, const Held& held) const {
   });
 }
 
-// Throws CudaError. Memory that the device still refuses to take back stays noted.
+std::exception_ptr PageDriver::unmap(Vector<Orphan>& orphans, Growing& growing) {
+  struct Mapped {
+    Address at;
+    Orphan* orphan;
+  };
+  Vector<Mapped> mapped;
+  for (Orphan& orphan : orphans) {
+    for (const Address view : orphan.views) mapped.push_back({view, &orphan});
+    orphan.views.clear();
+  }
+  std::ranges::sort(mapped, {}, &Mapped::at);
+  std::exception_ptr refusal;
+  for (auto first = mapped.begin(); first != mapped.end();) {
+    auto last = first;
+    Address end = first->at;
+    const PageRange* const range = pages_.range_of(first->at);
+    for (; last != mapped.end() && last->at == end && end < range->end(); ++last) end += last->orphan->bytes;
+    try {
+      const Unlocked<Held> unlocked(growing);
+      state_.device->unmap(first->at, end - first->at);
+      first = last;
+    } catch (const CudaError&) {
+      if (!refusal) refusal = std::current_exception();
+      for (; first != last; ++first) first->orphan->views.push_back(first->at);
+    }
+  }
+  return refusal;
+}
+
+std::exception_ptr PageDriver::free_all(Vector<Orphan> orphans, Growing& growing) {
+  unmap(orphans, growing);
+  std::exception_ptr refusal;
+  for (Orphan& orphan : orphans) {
+    try {
+      free_orphan(std::move(orphan), growing);
+    } catch (const CudaError&) {
+      if (!refusal) refusal = std::current_exception();
+    }
+  }
+  return refusal;
+}
+
+// Unmaps what is still mapped, view by view. Throws CudaError.
 void PageDriver::free_orphan(Orphan orphan, Growing& growing) {
   try {
-    for (; !orphan.views.empty(); orphan.views.pop_back()) {
-      {
-        const Unlocked<Held> unlocked(growing);
-        state_.device->unmap(orphan.views.back(), orphan.bytes);
-      }
-      pages_.hide(orphan.views.back(), orphan.bytes);
-    }
-    if (orphan.memory == 0) return;
     const Unlocked<Held> unlocked(growing);
-    handles_.exported.forget(orphan.memory);
-    state_.device->release(orphan.memory);
+    for (; !orphan.views.empty(); orphan.views.pop_back()) state_.device->unmap(orphan.views.back(), orphan.bytes);
+    if (orphan.memory != 0) {
+      handles_.exported.forget(orphan.memory);
+      state_.device->release(orphan.memory);
+    }
   } catch (...) {
-    orphans_.push_back(std::move(orphan));
+    note_orphan(std::move(orphan), growing);
     throw;
   }
-  state_.ledger.orphan_went(orphan.bytes, growing);
+  if (orphan.memory != 0) state_.ledger.orphan_went(orphan.bytes, growing);
 }
 
 void PageDriver::free_orphans(Growing& growing) {
-  for (Orphan& orphan : std::exchange(orphans_, {})) {
-    try {
-      free_orphan(std::move(orphan), growing);
-    } catch (const CudaError&) {  // it is noted again
-    }
+  Vector<Orphan> orphans = std::exchange(orphans_, {});
+  for (const Orphan& orphan : orphans) {
+    for (const Address view : orphan.views) pages_.hide(view, orphan.bytes);
   }
+  free_all(std::move(orphans), growing);
   saved_.free(growing);
 }
 
@@ -373,70 +409,28 @@ void PageDriver::release_handles(const Vector<HandleId>& idle, PrivatePool* owne
     state_.ledger.pages_went(memory.range.kind, block.address, block.size(), *block.arena, growing);
   });
   Vector<Orphan> leaving;
-  for (const HandleId id : idle) {
-    if (std::optional<Orphan> memory = forget_handle(id, owner, growing)) leaving.push_back(std::move(*memory));
-  }
-  unmap_in_runs(leaving, growing);
-  std::exception_ptr error;
-  for (Orphan& each : leaving) {
-    try {
-      free_orphan(std::move(each), growing);
-    } catch (const CudaError&) {
-      if (!error) error = std::current_exception();
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  for (const HandleId id : idle) leaving.push_back(forget_handle(id, owner, growing));
+  if (const std::exception_ptr refusal = free_all(std::move(leaving), growing)) std::rethrow_exception(refusal);
 }
 
-// Returns the memory for the device to take back, of which its addresses are blocked until then. A sleeping handle has none.
-std::optional<Orphan> PageDriver::forget_handle(HandleId id, PrivatePool* owner, const Held& held) {
+// Returns what the device is to take back: nothing of a handle that is asleep.
+Orphan PageDriver::forget_handle(HandleId id, PrivatePool* owner, const Held& held) {
   PhysicalPages& pages = pages_.pages();
   const PhysicalHandle handle = pages.handle(id);
-  const std::size_t bytes = pages.bytes(handle);
-  if (!handle.is_asleep()) state_.ledger.handle_went(bytes, held);
-  for (const View& view : handle.views) forget_view(id, view.address, held);
+  Orphan rest{handle.memory, pages.bytes(handle), {}};
+  for (const View& view : handle.views) {
+    forget_view(id, view.address, held);
+    if (!handle.is_asleep()) rest.views.push_back(view.address);
+  }
   pages.remove(id);
   if (owner != nullptr) {
     --owner->holds;
     saved_.forget(*owner, id, held);
   }
-  if (handle.is_asleep()) return std::nullopt;
-
-  Orphan rest{handle.memory, bytes, {}};
-  for (const View& view : handle.views) rest.views.push_back(view.address);
-  block_orphan(rest, held);
+  if (handle.is_asleep()) return rest;
+  state_.ledger.handle_went(rest.bytes, held);
+  state_.ledger.orphaned(rest.bytes, held);
   return rest;
-}
-
-// Unmaps views that lie side by side by one call. Orphans keep the views that the driver does not unmap so.
-void PageDriver::unmap_in_runs(Vector<Orphan>& orphans, Growing& growing) {
-  struct Mapped {
-    Address at;
-    Orphan* orphan;
-  };
-  Vector<Mapped> mapped;
-  for (Orphan& orphan : orphans) {
-    for (const Address view : orphan.views) mapped.push_back({view, &orphan});
-    orphan.views.clear();
-  }
-  std::ranges::sort(mapped, {}, &Mapped::at);
-  for (auto first = mapped.begin(); first != mapped.end();) {
-    auto last = first;
-    Address end = first->at;
-    const PageRange* const range = pages_.range_of(first->at);
-    for (; last != mapped.end() && last->at == end && end < range->end(); ++last) end += last->orphan->bytes;
-    bool is_unmapped = true;
-    try {
-      const Unlocked<Held> unlocked(growing);
-      state_.device->unmap(first->at, end - first->at);
-    } catch (const CudaError&) {
-      is_unmapped = false;
-    }
-    for (; first != last; ++first) {
-      if (is_unmapped) pages_.hide(first->at, first->orphan->bytes);
-      if (!is_unmapped) first->orphan->views.push_back(first->at);
-    }
-  }
 }
 
 void PageDriver::count_handle_gone(HandleId id, const Held& held) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <optional>
 
 #include "base/function_ref.h"
@@ -57,12 +58,14 @@ class PageDriver {
   // Books that nothing is mapped in the view any more.
   void forget_view(HandleId id, Address at, const Held& held) CACHALOT_HELD;
 
-  // Blocks the addresses of memory that the device did not take back, and notes it for later.
-  void adopt_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
-  // Blocks the addresses of memory that the device is about to take back.
-  void block_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
-  // Returns an orphan to the device. Throws CudaError; an orphan that the device still refuses stays noted.
-  void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
+  // Counts memory that the device did not take back, blocks its addresses, and notes it for later.
+  void adopt_orphan(Orphan orphan, const Held& held) CACHALOT_HELD;
+  // Unmaps the views of orphans, those side by side by one call. Orphans keep the views that the driver does not unmap. Returns its
+  // first refusal, or null.
+  std::exception_ptr unmap(Vector<Orphan>& orphans, Growing& growing) CACHALOT_GROWING;
+  // Returns orphans, which are counted, to the device. Notes those that it refuses. Returns the first refusal, or null.
+  std::exception_ptr free_all(Vector<Orphan> orphans, Growing& growing) CACHALOT_GROWING;
+  // Does so for those that are noted.
   void free_orphans(Growing& growing) CACHALOT_GROWING;
   bool has_orphans(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void give_back_everything() noexcept;
@@ -74,8 +77,9 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
-  std::optional<Orphan> forget_handle(HandleId id, PrivatePool* owner, const Held& held) CACHALOT_HELD;
-  void unmap_in_runs(Vector<Orphan>& orphans, Growing& growing) CACHALOT_GROWING;
+  Orphan forget_handle(HandleId id, PrivatePool* owner, const Held& held) CACHALOT_HELD;
+  void note_orphan(Orphan orphan, const Held& held) CACHALOT_HELD;
+  void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
   bool all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so, const Held& held) CACHALOT_HELD;
   bool is_reserved(HandleId idle, const Held& held) CACHALOT_HELD;
   bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;

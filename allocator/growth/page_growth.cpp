@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "cachalot/errors.h"
 
 CACHALOT_BEGIN
 
@@ -125,21 +124,16 @@ void PageGrowth::drop_stale_views(Growing& growing) {
 
 void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {
   const Vector<PageHeap::Run> runs = pages_.stale_runs();
+  Vector<Orphan> views;
   for (auto run = runs.rbegin(); run != runs.rend() && pages_.pages().live_views() > enough; ++run) {
-    Vector<Orphan> views;
     for (Address at = run->begin; const HandleId id : run->handles) {
       const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
       views.push_back({0, bytes, {at}});
       driver_.forget_view(id, at, growing);
       at += bytes;
     }
-    try {
-      const Unlocked<Held> unlocked(growing);
-      state_.device->unmap(run->begin, run->bytes);
-    } catch (const CudaError&) {
-      for (const Orphan& view : views) driver_.adopt_orphan(view, growing);
-    }
   }
+  driver_.free_all(std::move(views), growing);
 }
 
 // --- a block for a request --------------------------------------------------------------------------------------------

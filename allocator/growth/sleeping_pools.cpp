@@ -170,29 +170,24 @@ void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, G
                     state_.index, bytes);
 }
 
-// All work is done. Throws CudaError: of the driver's first refusal to unmap, or its last to take memory back, which is then
-// set aside.
+// All work is done. Throws the driver's first refusal, after all were tried: to unmap handles, which stay awake, or to take back
+// memory, which is then set aside.
 void SleepingPools::give_back(const Vector<HandleId>& handles, Growing& growing) {
-  for (const PageHeap::Run& run : pages().runs_of(handles)) {
-    {
-      const Unlocked<Held> unlocked(growing);
-      state_.device->unmap(run.begin, run.bytes);
-    }
-    Vector<Orphan> memory;
-    for (const HandleId id : run.handles) {
-      memory.push_back({take_memory(id, growing), pages().pages().bytes(pages().pages().handle(id)), {}});
-      driver().block_orphan(memory.back(), growing);  // until the device has taken it
-    }
-    std::exception_ptr error;
-    for (Orphan& each : memory) {
-      try {
-        driver().free_orphan(std::move(each), growing);
-      } catch (const CudaError&) {
-        error = std::current_exception();
-      }
-    }
-    if (error) std::rethrow_exception(error);
+  Vector<Orphan> memory;
+  for (const HandleId id : handles) {
+    const PhysicalHandle& handle = pages().pages().handle(id);
+    memory.push_back({0, pages().pages().bytes(handle), {handle.home}});
   }
+  std::exception_ptr refusal = driver().unmap(memory, growing);
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    if (!memory[i].views.empty()) continue;
+    memory[i].memory = take_memory(handles[i], growing);
+    state_.ledger.orphaned(memory[i].bytes, growing);  // until the device has taken it
+  }
+  std::erase_if(memory, [](const Orphan& each) { return !each.views.empty(); });
+  const std::exception_ptr kept = driver().free_all(std::move(memory), growing);
+  if (!refusal) refusal = kept;
+  if (refusal) std::rethrow_exception(refusal);
 }
 
 MemoryHandle SleepingPools::take_memory(HandleId id, const Held& held) noexcept {
