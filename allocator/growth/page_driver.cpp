@@ -417,28 +417,23 @@ void PageDriver::release_handles(const Vector<HandleId>& idle, PrivatePool* owne
 Orphan PageDriver::forget_handle(HandleId id, PrivatePool* owner, const Held& held) {
   PhysicalPages& pages = pages_.pages();
   const PhysicalHandle handle = pages.handle(id);
-  Orphan rest{handle.memory, pages.bytes(handle), {}};
+  Orphan memory = handle.is_asleep() ? Orphan{} : take_memory(id, held);
   for (const View& view : handle.views) {
     forget_view(id, view.address, held);
-    if (!handle.is_asleep()) rest.views.push_back(view.address);
+    if (memory.memory != 0) memory.views.push_back(view.address);
   }
   pages.remove(id);
   if (owner != nullptr) {
     --owner->holds;
     saved_.forget(*owner, id, held);
   }
-  if (handle.is_asleep()) return rest;
-  state_.ledger.handle_went(rest.bytes, held);
-  state_.ledger.orphaned(rest.bytes, held);
-  return rest;
+  return memory;
 }
 
-void PageDriver::count_handle_gone(HandleId id, const Held& held) {
-  const PhysicalHandle& handle = pages_.pages().handle(id);
-  const std::size_t bytes = pages_.pages().bytes(handle);
-  const PoolKind kind = pages_.range_of(handle.home)->kind;
-  state_.ledger.pages_went(kind, handle.home, bytes, *pages_.first_block(handle.home).arena, held);
-  state_.ledger.handle_went(bytes, held);
+Orphan PageDriver::take_memory(HandleId id, const Held& held) {
+  const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
+  state_.ledger.handle_departs(bytes, held);
+  return {pages_.pages().take_memory(id), bytes, {}};
 }
 
 // At the end of the allocator: everything, live or not.

@@ -53,8 +53,8 @@ class PageDriver {
   // Releases handles without a live byte, which are claimed, and their addresses. Throws the driver's first refusal, after all were
   // tried; memory that it refuses becomes an orphan.
   void release_handles(const Vector<HandleId>& idle, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
-  // Books that the memory of a handle is released.
-  void count_handle_gone(HandleId id, const Held& held) CACHALOT_HELD;
+  // Takes the memory out of an awake handle, whose pages went; to be returned to the device.
+  Orphan take_memory(HandleId id, const Held& held) CACHALOT_HELD;
   // Books that nothing is mapped in the view any more.
   void forget_view(HandleId id, Address at, const Held& held) CACHALOT_HELD;
 

@@ -181,18 +181,16 @@ void SleepingPools::give_back(const Vector<HandleId>& handles, Growing& growing)
   std::exception_ptr refusal = driver().unmap(memory, growing);
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (!memory[i].views.empty()) continue;
-    memory[i].memory = take_memory(handles[i], growing);
-    state_.ledger.orphaned(memory[i].bytes, growing);  // until the device has taken it
+    const PhysicalHandle& handle = pages().pages().handle(handles[i]);
+    const PoolKind kind = pages().range_of(handle.home)->kind;
+    const Arena& arena = *pages().first_block(handle.home).arena;
+    state_.ledger.pages_went(kind, handle.home, memory[i].bytes, arena, growing);
+    memory[i] = driver().take_memory(handles[i], growing);
   }
   std::erase_if(memory, [](const Orphan& each) { return !each.views.empty(); });
   const std::exception_ptr kept = driver().free_all(std::move(memory), growing);
   if (!refusal) refusal = kept;
   if (refusal) std::rethrow_exception(refusal);
-}
-
-MemoryHandle SleepingPools::take_memory(HandleId id, const Held& held) noexcept {
-  driver().count_handle_gone(id, held);
-  return pages().pages().put_to_sleep(id);
 }
 
 // --- waking ---------------------------------------------------------------------------------------------------------

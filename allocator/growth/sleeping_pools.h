@@ -72,7 +72,6 @@ class SleepingPools {
                                          Growing& growing) CACHALOT_GROWING;
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   void give_back(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
-  MemoryHandle take_memory(HandleId id, const Held& held) noexcept CACHALOT_HELD;
 
   bool wake_somehow(PrivatePool& pool, Held& held) CACHALOT_HELD;
   bool try_to_wake(PrivatePool& pool, Held& held) CACHALOT_HELD;

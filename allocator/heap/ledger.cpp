@@ -131,9 +131,9 @@ void Ledger::pages_went(PoolKind kind, Address address, std::size_t bytes, const
   tell_of_pages(Change::Action::segment_unmap, kind, address, bytes, arena, nullptr, held);
 }
 
-void Ledger::handle_went(std::size_t bytes, const Held& /*held*/) {
+void Ledger::handle_departs(std::size_t bytes, const Held& /*held*/) {
   ++state_.counters.events.device_free;
-  hold_less(bytes);
+  orphaned_ += bytes;
 }
 
 void Ledger::orphaned(std::size_t bytes, const Held& /*held*/) {

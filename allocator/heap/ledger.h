@@ -121,7 +121,8 @@ class Ledger {
   void pages_moved(const Home& from, const Home& to, std::size_t bytes, const Held& held) CACHALOT_HELD;
   void pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
                   const Held& held) CACHALOT_HELD;
-  void handle_went(std::size_t bytes, const Held& held) CACHALOT_HELD;  // with its pages
+  // Memory of pages that went: it is orphaned until the device has taken it.
+  void handle_departs(std::size_t bytes, const Held& held) CACHALOT_HELD;
   void orphaned(std::size_t bytes, const Held& held) CACHALOT_HELD;
   void orphan_went(std::size_t bytes, const Held& held) CACHALOT_HELD;
   // Tells observers that memory is mapped or unmapped somewhere.

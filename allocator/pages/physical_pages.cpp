@@ -41,13 +41,10 @@ void PhysicalPages::remove(HandleId id) {
   handle = {};
 }
 
-MemoryHandle PhysicalPages::put_to_sleep(HandleId id) {
-  CACHALOT_ASSERT(handles_[id].views.size() == 1);
-  return std::exchange(handles_[id].memory, MemoryHandle{0});
-}
+MemoryHandle PhysicalPages::take_memory(HandleId id) { return std::exchange(handles_[id].memory, MemoryHandle{0}); }
 
 void PhysicalPages::wake(HandleId id, MemoryHandle memory) {
-  CACHALOT_ASSERT(handles_[id].is_asleep());
+  CACHALOT_ASSERT(handles_[id].is_asleep() && handles_[id].views.size() == 1);
   handles_[id].memory = memory;
 }
 

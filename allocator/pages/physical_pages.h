@@ -60,7 +60,7 @@ class PhysicalPages {
   // A handle without views.
   void remove(HandleId id);
   // The memory goes, and it returns which; or comes.
-  MemoryHandle put_to_sleep(HandleId id);
+  MemoryHandle take_memory(HandleId id);
   void wake(HandleId id, MemoryHandle memory);
   void add_view(HandleId id, Address address);
   void remove_view(HandleId id, Address address);
