@@ -174,10 +174,7 @@ void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, G
 // memory, which is then set aside.
 void SleepingPools::give_back(const Vector<HandleId>& handles, Growing& growing) {
   Vector<Orphan> memory;
-  for (const HandleId id : handles) {
-    const PhysicalHandle& handle = pages().pages().handle(id);
-    memory.push_back({0, pages().pages().bytes(handle), {handle.home}});
-  }
+  for (const HandleId id : handles) memory.push_back(view_of(id, growing));
   std::exception_ptr refusal = driver().unmap(memory, growing);
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (!memory[i].views.empty()) continue;
@@ -278,17 +275,19 @@ bool SleepingPools::create_again(const Vector<HandleId>& handles, Vector<MemoryH
     error = std::current_exception();
   }
   if (memory.size() == handles.size()) return true;
-  undo_creation(handles, memory, 0, ask, growing);
+  undo_creation(handles, memory, ask, growing);
   memory.clear();
   if (error) std::rethrow_exception(error);
   return false;
 }
 
-// Takes create_again back, except for the first handles, which are mapped by now.
+// Takes create_again back, except for handles that are awake by now.
 void SleepingPools::undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory,
-                                  std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
-  for (std::size_t i = mapped; i < handles.size(); ++i) {
-    const std::size_t bytes = pages().pages().bytes(pages().pages().handle(handles[i]));
+                                  std::optional<Ledger::Ask>& ask, Growing& growing) {
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const PhysicalHandle& handle = pages().pages().handle(handles[i]);
+    if (!handle.is_asleep()) continue;
+    const std::size_t bytes = pages().pages().bytes(handle);
     ask->withdrawn(bytes, growing);
     if (i < memory.size()) driver().adopt_orphan({memory[i], bytes, {}}, growing);
   }
@@ -299,35 +298,57 @@ void SleepingPools::undo_creation(const Vector<HandleId>& handles, const Vector<
 // far as it allows.
 void SleepingPools::wake(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
                          std::optional<Ledger::Ask>& ask, Growing& growing) {
-  std::size_t mapped = 0;
+  map_again(pool, sleepers, memory, ask, growing);
   try {
-    for (; mapped < sleepers.size(); ++mapped) map_again(sleepers[mapped], memory[mapped], *ask, growing);
-    set_access(pages().handles_of(pool), growing);
     restore_saved_bytes(pool, growing);
   } catch (...) {
-    undo_creation(sleepers, memory, mapped, ask, growing);
     try {
-      give_back({sleepers.begin(), sleepers.begin() + static_cast<std::ptrdiff_t>(mapped)}, growing);
+      give_back(sleepers, growing);
     } catch (const CudaError&) {  // the first error is the one to tell
     }
     throw;
   }
 }
 
-void SleepingPools::map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) {
-  const PhysicalHandle& handle = pages().pages().handle(id);
-  const Address at = handle.views.front().address;
-  const std::size_t bytes = pages().pages().bytes(handle);
-  {
-    const Unlocked<Held> unlocked(growing);
-    state_.device->map(at, bytes, memory);
+// Handles are awake, and observers are told, once all are accessible. After a failure those stay awake that the driver does not
+// unmap: their memory can go nowhere else.
+void SleepingPools::map_again(const PrivatePool& pool, const Vector<HandleId>& sleepers,
+                              const Vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask, Growing& growing) {
+  Vector<Orphan> mapped;
+  std::exception_ptr error;
+  try {
+    for (const HandleId id : sleepers) {
+      Orphan view = view_of(id, growing);
+      {
+        const Unlocked<Held> unlocked(growing);
+        state_.device->map(view.views.front(), view.bytes, memory[mapped.size()]);
+      }
+      mapped.push_back(std::move(view));
+    }
+    set_access(pages().handles_of(pool), growing);
+  } catch (...) {
+    error = std::current_exception();
+    driver().unmap(mapped, growing);
   }
-  pages().pages().wake(id, memory);
-  const PoolKind kind = pages().range_of(at)->kind;
-  const Arena& arena = *pages().first_block(at).arena;
-  ask.granted(bytes, growing);
-  state_.ledger.pages_came(home_of(*pages().range_of(at)), bytes, growing);
-  state_.ledger.tell_of_pages(Change::Action::segment_map, kind, at, bytes, arena, nullptr, growing);
+  for (std::size_t i = 0; i < mapped.size(); ++i) {
+    if (mapped[i].views.empty()) continue;
+    const Address at = mapped[i].views.front();
+    const PageRange& range = *pages().range_of(at);
+    const Arena& arena = *pages().first_block(at).arena;
+    pages().pages().wake(sleepers[i], memory[i]);
+    ask->granted(mapped[i].bytes, growing);
+    state_.ledger.pages_came(home_of(range), mapped[i].bytes, growing);
+    state_.ledger.tell_of_pages(Change::Action::segment_map, range.kind, at, mapped[i].bytes, arena, nullptr, growing);
+  }
+  if (!error) return;
+  undo_creation(sleepers, memory, ask, growing);
+  std::rethrow_exception(error);
+}
+
+// Returns where a handle of a private pool is mapped, or is when it is awake; without its memory.
+Orphan SleepingPools::view_of(HandleId id, const Held& /*held*/) const {
+  const PhysicalHandle& handle = pages().pages().handle(id);
+  return {0, pages().pages().bytes(handle), {handle.home}};
 }
 
 // Handles that have it already may be among them.

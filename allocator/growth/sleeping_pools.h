@@ -1,8 +1,8 @@
 // SleepingPools return the memory of private pools to the device, and restore it at the same addresses.
 //
 // A handle that is asleep keeps its pages, homes and view, so that its blocks do not change; only its memory is gone.
-// Each driver call is booked at once, handle by handle: a call that fails leaves some handles asleep and some awake,
-// the pool counts as asleep, and the next attempt continues from there.
+// A driver call that fails leaves some handles asleep and some awake, the pool counts as asleep, and the next attempt
+// continues from there.
 #pragma once
 
 #include <cstddef>
@@ -79,11 +79,13 @@ class SleepingPools {
   void forget_idle_sleepers(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   bool create_again(const Vector<HandleId>& handles, Vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask,
                     Growing& growing) CACHALOT_GROWING;
-  void undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory, std::size_t mapped,
+  void undo_creation(const Vector<HandleId>& handles, const Vector<MemoryHandle>& memory,
                      std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
   void wake(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
             std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
-  void map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) CACHALOT_GROWING;
+  void map_again(const PrivatePool& pool, const Vector<HandleId>& sleepers, const Vector<MemoryHandle>& memory,
+                 std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
+  Orphan view_of(HandleId id, const Held& held) const CACHALOT_HELD;
   void set_access(const Vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   void restore_saved_bytes(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
 

@@ -180,6 +180,45 @@ TEST(SegmentTrackersOfPages, AreToldOfPagesThatSleepAndWake) {
   for (void* ptr : {awake, asleep}) allocator.deallocate(ptr);
 }
 
+// Counts the parts that come, each after the device was asked for access.
+class AccessibleParts final : public SegmentTracker {
+ public:
+  explicit AccessibleParts(SimulatedDevice& device) : device_(device), before_(accesses()) {}
+  void on_segment(const Change& change) noexcept override {
+    EXPECT_EQ(change.action, Change::Action::segment_map);
+    EXPECT_GT(accesses(), before_);
+    ++came;
+  }
+
+  int came = 0;
+
+ private:
+  std::uint64_t accesses() const { return device_.count(DeviceCall::set_access); }
+
+  SimulatedDevice& device_;
+  const std::uint64_t before_;
+};
+
+TEST(SegmentTrackersOfPages, AreToldOfPagesThatWakeOnceTheyAreAccessible) {
+  World world(kGiB, "heap:pages,page_size_mb:2");
+  CachingAllocator& allocator = world.allocator;
+  allocator.begin_tagged("weights");
+  void* const weights = world.allocate(12 * kMiB);
+  allocator.end_tagged("weights");
+  allocator.release_physical("weights");
+  world.device->set_faults({{.call = DeviceCall::set_access, .out_of_memory = false, .code = 999}});
+  const auto at_failure = added_to(allocator);
+  EXPECT_THROW(allocator.restore_physical("weights"), CudaError);
+  EXPECT_EQ(at_failure->came + at_failure->ended, 0);
+  world.device->set_faults({});
+  const auto parts = std::make_shared<AccessibleParts>(*world.device);
+  allocator.add_segment_tracker(parts);
+  allocator.restore_physical("weights");
+  EXPECT_EQ(parts->came, 6);
+  allocator.remove_segment_tracker(parts.get());
+  allocator.deallocate(weights);
+}
+
 // Puts a tag of many handles to sleep, or wakes it, where one call of the device fails.
 TEST(SegmentTrackersOfPages, KnowWhatIsAwakeWhenACallFailed) {
   int failures = 0;
