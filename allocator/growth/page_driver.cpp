@@ -329,9 +329,11 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size
   free_orphans(growing);
   Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
   if (reservation == Reservation::stays) {
+    Block* first = nullptr;
+    const auto is_nobodys = [](const Block& block) { return block.arena->stream.key == StreamKey::nobody(); };
     std::erase_if(idle, [&](HandleId id) {
       holds(growing);
-      return is_reserved(id, growing);
+      return all_blocks(id, first, is_nobodys, growing);
     });
   }
   std::size_t chosen_bytes = 0;
@@ -357,9 +359,10 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size
 std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   free_orphans(growing);
   Vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
+  Block* first = nullptr;
   std::erase_if(idle, [&](HandleId id) {
     holds(growing);
-    return !is_done(id, growing);
+    return !is_done(id, first, growing);
   });
   const auto bytes_of = [&](HandleId id) {
     holds(growing);
@@ -375,21 +378,18 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
   return bytes;
 }
 
-bool PageDriver::all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so, const Held& /*held*/) {
+// `first` becomes the first block of the handle; it is null, or that of one with a lower home, from which it is near.
+bool PageDriver::all_blocks(HandleId idle, Block*& first, FunctionRef<bool(const Block&)> are_so,
+                            const Held& /*held*/) {
   const PhysicalHandle& handle = pages_.pages().handle(idle);
-  const Block* block = &pages_.first_block(handle.home);
-  while (!block->is_edge() && block->address < pages_.end_of(handle) && is_so(*block)) block = block->next;
+  first = &pages_.first_block(handle.home, first);
+  const Block* block = first;
+  while (!block->is_edge() && block->address < pages_.end_of(handle) && are_so(*block)) block = block->next;
   return block->is_edge() || block->address >= pages_.end_of(handle);
 }
 
-// Returns whether all memory of an idle handle is of no stream.
-bool PageDriver::is_reserved(HandleId idle, const Held& held) {
-  return all_blocks(
-      idle, [](const Block& block) { return block.arena->stream.key == StreamKey::nobody(); }, held);
-}
-
 // Returns whether no work uses a handle of the default pools that has no live byte.
-bool PageDriver::is_done(HandleId idle, const Held& held) {
+bool PageDriver::is_done(HandleId idle, Block*& first, const Held& held) {
   const Vector<View>& views = pages_.pages().handle(idle).views;
   if (!std::all_of(views.begin(), views.end(), PhysicalPages::is_unused)) return false;
   const auto is_block_done = [&](const Block& block) {
@@ -397,7 +397,7 @@ bool PageDriver::is_done(HandleId idle, const Held& held) {
     const StreamClock* const clock = clocks_.find(block.arena->stream.key, held);
     return clock != nullptr && clock->is_done(block.bin.epoch);
   };
-  return all_blocks(idle, is_block_done, held);
+  return all_blocks(idle, first, is_block_done, held);
 }
 
 // All leave the books before the lock is released for the first of them.

@@ -80,9 +80,8 @@ class PageDriver {
   Orphan forget_handle(HandleId id, PrivatePool* owner, const Held& held) CACHALOT_HELD;
   void note_orphan(Orphan orphan, const Held& held) CACHALOT_HELD;
   void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
-  bool all_blocks(HandleId idle, FunctionRef<bool(const Block&)> is_so, const Held& held) CACHALOT_HELD;
-  bool is_reserved(HandleId idle, const Held& held) CACHALOT_HELD;
-  bool is_done(HandleId idle, const Held& held) CACHALOT_HELD;
+  bool all_blocks(HandleId idle, Block*& first, FunctionRef<bool(const Block&)> are_so, const Held& held) CACHALOT_HELD;
+  bool is_done(HandleId idle, Block*& first, const Held& held) CACHALOT_HELD;
   Block& book_plan(const BackingPlan& plan, const Vector<PageHeap::VacatedStretch>& vacated,
                    const Vector<MemoryHandle>& created, Request request, const Context& context,
                    Growing& growing) CACHALOT_GROWING;

@@ -176,12 +176,13 @@ void SleepingPools::give_back(const Vector<HandleId>& handles, Growing& growing)
   Vector<Orphan> memory;
   for (const HandleId id : handles) memory.push_back(view_of(id, growing));
   std::exception_ptr refusal = driver().unmap(memory, growing);
+  Block* block = nullptr;
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (!memory[i].views.empty()) continue;
     const PhysicalHandle& handle = pages().pages().handle(handles[i]);
     const PoolKind kind = pages().range_of(handle.home)->kind;
-    const Arena& arena = *pages().first_block(handle.home).arena;
-    state_.ledger.pages_went(kind, handle.home, memory[i].bytes, arena, growing);
+    block = &pages().first_block(handle.home, block);
+    state_.ledger.pages_went(kind, handle.home, memory[i].bytes, *block->arena, growing);
     memory[i] = driver().take_memory(handles[i], growing);
   }
   std::erase_if(memory, [](const Orphan& each) { return !each.views.empty(); });
@@ -330,15 +331,17 @@ void SleepingPools::map_again(const PrivatePool& pool, const Vector<HandleId>& s
     error = std::current_exception();
     driver().unmap(mapped, growing);
   }
+  Block* block = nullptr;
   for (std::size_t i = 0; i < mapped.size(); ++i) {
     if (mapped[i].views.empty()) continue;
     const Address at = mapped[i].views.front();
     const PageRange& range = *pages().range_of(at);
-    const Arena& arena = *pages().first_block(at).arena;
+    block = &pages().first_block(at, block);
     pages().pages().wake(sleepers[i], memory[i]);
     ask->granted(mapped[i].bytes, growing);
     state_.ledger.pages_came(home_of(range), mapped[i].bytes, growing);
-    state_.ledger.tell_of_pages(Change::Action::segment_map, range.kind, at, mapped[i].bytes, arena, nullptr, growing);
+    state_.ledger.tell_of_pages(Change::Action::segment_map, range.kind, at, mapped[i].bytes, *block->arena, nullptr,
+                                growing);
   }
   if (!error) return;
   undo_creation(sleepers, memory, ask, growing);

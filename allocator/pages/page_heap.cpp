@@ -133,8 +133,9 @@ Block& PageHeap::block_at(Block& before, Address address) {
   return *block;
 }
 
-Block& PageHeap::first_block(Address address) {
-  return block_at(*std::prev(heap_.segments().upper_bound(address))->second, address);
+Block& PageHeap::first_block(Address address, Block* before) {
+  Block* const head = std::prev(heap_.segments().upper_bound(address))->second;
+  return block_at(before != nullptr && before->address > head->address ? *before : *head, address);
 }
 
 Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
@@ -439,8 +440,10 @@ void for_each_stretch(PageHeap& heap, const Vector<HandleId>& by_home, Visit vis
 }  // namespace
 
 void PageHeap::claim_handles(const Vector<HandleId>& idle) {
-  for_each_stretch(*this, idle, [this](PageRange& range, Address begin, Address end, bool /*is_asleep*/) {
-    claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
+  Block* block = nullptr;
+  for_each_stretch(*this, idle, [&](PageRange& range, Address begin, Address end, bool /*is_asleep*/) {
+    block = &first_block(begin, block);
+    claim_stretch(range, *block, begin, end, [](Block&) {});
   });
 }
 

@@ -238,7 +238,8 @@ class PageHeap {
   // Returns the sleeping bytes of [begin, end), which is all mapped or asleep.
   std::size_t asleep_bytes(Address begin, Address end) const;
 
-  Block& first_block(Address address);
+  // The block that holds an address; `before`: one that lies before it or holds it, which may be nearer than the head of its run.
+  Block& first_block(Address address, Block* before = nullptr);
   // Returns the end of the addresses at which a handle is at home.
   Address end_of(const PhysicalHandle& handle) const { return handle.home + pages_.bytes(handle); }
 
