@@ -66,8 +66,8 @@ TEST(Policies, AreOptionsThatTheAllocatorTakes) {
 TEST(Policies, HaveTheLineToSet) {
   EXPECT_EQ(line_of({}, kDeviceBytes), "");
   EXPECT_EQ(line_of({.max_split_size_mb = 32}, kDeviceBytes), "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32");
-  EXPECT_EQ(line_of({.heap = AllocatorPolicy::Heap::pages, .page_size_mb = 2}, kDeviceBytes),
-            "python -m cachalot run --config heap:pages,page_size_mb:2");
+  EXPECT_EQ(line_of({.heap = AllocatorPolicy::Heap::pages, .remap_slack = 0.03}, kDeviceBytes),
+            "python -m cachalot run --config heap:pages,remap_slack:0.03");
   EXPECT_EQ(line_of({.garbage_collection_threshold = 0.8, .limit_bytes = 8 * kGiB}, kDeviceBytes),
             "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8,per_process_memory_fraction:0.1");
 }
@@ -94,7 +94,7 @@ TEST(Policies, OptionsThatAreLeftOutChangeNothing) {
 TEST(Advice, IsWhatReplaysComeTo) {
   const AdvisedProgram program = frag_toy();
   const Advice advice = advise(program, device_of(kDeviceBytes), {}, options_without_times());
-  for (const char* policy : {"max_split_size_mb:128", "roundup_power2_divisions:4", "heap:pages,page_size_mb:2"}) {
+  for (const char* policy : {"max_split_size_mb:128", "roundup_power2_divisions:4", "heap:pages,remap_slack:0.03"}) {
     ReplayOptions options;
     options.config = policy;
     options.device_bytes = kDeviceBytes;

@@ -97,8 +97,7 @@ std::vector<AllocatorPolicy> usual_policies() {
   for (const double threshold : {0.6, 0.8}) policies.push_back({.garbage_collection_threshold = threshold});
   policies.push_back({.heap = Heap::expandable_segments});
   policies.push_back({.heap = Heap::pages});
-  policies.push_back({.heap = Heap::pages, .page_size_mb = 2});
-  policies.push_back({.heap = Heap::pages, .remap_slack = 0.1});
+  for (const double slack : {0.03, 0.1}) policies.push_back({.heap = Heap::pages, .remap_slack = slack});
   policies.push_back({.heap = Heap::pages, .cross_stream = "off"});
   return policies;
 }
