@@ -20,6 +20,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "base/bytes.h"
 #include "bench/timing.h"
 #include "bench/workloads.h"
+#include "policy/option_grammar.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/trace_reader.h"
 
@@ -246,13 +248,17 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print(stderr, "Usage: page_heap <trace> <config> <plays> ...\n");
     return 2;
   }
+  std::vector<std::size_t> plays;
+  for (const std::string& text : std::span(arguments).subspan(2)) {
+    plays.push_back(number_in<std::size_t>(text).value_or(0));
+    if (plays.back() != 0) continue;
+    fmt::print(stderr, "page_heap: plays: '{}' is not a whole number above 0\n", text);
+    return 2;
+  }
   start_a_thread();
   const tools::Trace trace = tools::read_trace(arguments[0]);
   tools::ReplayOptions options;
   options.config = arguments[1];
-  std::vector<std::size_t> plays;
-  std::transform(arguments.begin() + 2, arguments.end(), std::back_inserter(plays),
-                 [](const std::string& text) { return std::stoul(text); });
   fmt::print("{{\"floor\": {{{}}}, \"tails\": {{{}}}, \"trim\": {{{}}}}}\n", floor_json(trace, plays),
              tails_json(trace, options), trim_json(trace, options));
   return 0;
