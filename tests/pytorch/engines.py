@@ -12,6 +12,16 @@ import torch
 
 KiB = 1 << 10
 
+# The end of a program, after `import torch_memory_saver`.
+SLEEP_AND_WAKE = """
+    with torch_memory_saver.torch_memory_saver.region("weights", enable_cpu_backup=True):
+        weights = torch.arange(1000, dtype=torch.int32).cuda()
+    torch_memory_saver.torch_memory_saver.pause("weights")
+    assert torch.cuda.memory_reserved() == 0
+    torch_memory_saver.torch_memory_saver.resume("weights")
+    assert weights.cpu()[999] == 999
+"""
+
 
 class SleepModeBackend(abc.ABC):
     def __init__(self):

@@ -13,6 +13,7 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import engines
 import pytest
 from world import MODE, run_python, run_quickly, start_quickly, succeeds
 
@@ -187,17 +188,11 @@ INSTALLED = """
     import torch_memory_saver
     if not hasattr(torch_memory_saver, "register_hook_mode"):
         assert torch_memory_saver is cachalot.torch_memory_saver
-    with torch_memory_saver.torch_memory_saver.region("weights", enable_cpu_backup=True):
-        weights = torch.arange(1000, dtype=torch.int32).cuda()
-    torch_memory_saver.torch_memory_saver.pause("weights")
-    assert torch.cuda.memory_reserved() == 0
-    torch_memory_saver.torch_memory_saver.resume("weights")
-    assert weights.cpu()[999] == 999
 """
 
 
 def test_programs_get_cachalots_where_the_real_torch_memory_saver_is_installed(memory_saver):
-    succeeds(run_python(INSTALLED, preamble="import torch\n", CACHALOT_CONF=""))
+    succeeds(run_python(INSTALLED + engines.SLEEP_AND_WAKE, preamble="import torch\n", CACHALOT_CONF=""))
 
 
 # --- SGLang ---------------------------------------------------------------------------------------------------------------
