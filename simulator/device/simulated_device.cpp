@@ -224,7 +224,8 @@ void SimulatedDevice::set_access(Address address, std::size_t bytes, const std::
   const Lock lock(impl_->mutex);
   impl_->begin_virtual(DeviceCall::set_access, address, bytes);
   impl_->wait_for_mapping();
-  impl_->memory.set_access(address, bytes, peers);
+  const std::size_t mappings = impl_->memory.set_access(address, bytes, peers);
+  impl_->book.takes(impl_->config.latency.set_access_us_per_mapping * static_cast<double>(mappings));
   impl_->book.succeeded();
 }
 

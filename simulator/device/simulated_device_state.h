@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -47,6 +48,12 @@ class CallBook {
     return faults_.empty() ? Outcome::proceed : injected(call);
   }
 
+  // The call begun last takes longer, by what it was found to do.
+  void takes(double us) {
+    const std::int64_t more_ns = std::llround(us * 1000);
+    driver_ns_ += more_ns;
+    clock_ns_ += more_ns;
+  }
   // The call begun last has worked. Without it the log says that it failed.
   void succeeded() {
     if (log_calls_) [[unlikely]]

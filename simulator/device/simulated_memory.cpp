@@ -371,7 +371,7 @@ void SimulatedMemory::unmap(Address address, std::size_t bytes) {
   }
 }
 
-void SimulatedMemory::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
+std::size_t SimulatedMemory::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   constexpr auto kCall = "cuMemSetAccess";
   std::uint64_t granted = 0;
   for (const int peer : peers) {
@@ -379,10 +379,12 @@ void SimulatedMemory::set_access(Address address, std::size_t bytes, const std::
     granted |= std::uint64_t{1} << peer;
   }
   const auto end = end_of_tiling(kCall, address, bytes);
-  for (auto at = mappings_.lower_bound(address); at != end; ++at) {
+  std::size_t opened = 0;
+  for (auto at = mappings_.lower_bound(address); at != end; ++at, ++opened) {
     at->second.accessible = true;
     at->second.peers |= granted;
   }
+  return opened;
 }
 
 std::optional<Address> SimulatedMemory::open_foreign(std::size_t bytes) {

@@ -164,7 +164,8 @@ class SimulatedMemory {
   // The mappings that unmap(address, bytes) would drop; throws as unmap does.
   std::vector<MemoryPiece> whole_mappings(Address address, std::size_t bytes) const;
   void unmap(Address address, std::size_t bytes);
-  void set_access(Address address, std::size_t bytes, const std::vector<int>& peers);
+  // Returns the number of mappings that it opened.
+  std::size_t set_access(Address address, std::size_t bytes, const std::vector<int>& peers);
 
   // Releases everything: allocations, mappings, handles, reservations, open memory of other processes.
   void release_all();

@@ -372,13 +372,19 @@ TEST(SimulatedContent, IsTheSameThroughEveryMappingAndGoneWithItsMemory) {
   EXPECT_EQ(text_at(range + 4094), std::string(5, '\0'));
 }
 
-TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPage) {
-  SimulatedDevice device;
-  const Address range = device.reserve(64 * kMiB).value();
-  for (std::size_t i = 0; i < 32; ++i) device.map(range + i * kPage, kPage, device.create(kPage).value());
-  const double before = device.driver_us();
-  device.set_access(range, 64 * kMiB, {});
-  EXPECT_DOUBLE_EQ(device.driver_us() - before, 38);
+TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPageUnlessItIsToldTo) {
+  for (const double us_per_mapping : {0.0, 96.0}) {
+    SimulatedDevice::Config config;
+    config.latency.set_access_us_per_mapping = us_per_mapping;
+    SimulatedDevice device(config);
+    const Address range = device.reserve(64 * kMiB).value();
+    for (std::size_t i = 0; i < 32; ++i) device.map(range + i * kPage, kPage, device.create(kPage).value());
+    const double before_us = device.driver_us();
+    const std::int64_t before_ns = device.clock_ns();
+    device.set_access(range, 64 * kMiB, {});
+    EXPECT_DOUBLE_EQ(device.driver_us() - before_us, 38 + 32 * us_per_mapping);
+    EXPECT_EQ(device.clock_ns() - before_ns, std::llround(1000 * (38 + 32 * us_per_mapping)));
+  }
 }
 
 TEST(SimulatedTime, WaitingAdvancesTheClockButIsNoDriverTime) {

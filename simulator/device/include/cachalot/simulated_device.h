@@ -65,6 +65,7 @@ const char* to_string(DeviceCall call);
 struct LatencyModel {
   std::array<double, kDeviceCallCount> call_us{};          ///< microseconds per call
   std::array<double, kDeviceCallCount> call_us_per_mib{};  ///< further microseconds per MiB
+  double set_access_us_per_mapping = 0;  ///< further microseconds for each mapping of the range
   /// Returns the microseconds per call of a kind.
   double operator[](DeviceCall call) const { return call_us[static_cast<std::size_t>(call)]; }
   /// Returns the further microseconds per MiB of a kind.
