@@ -52,6 +52,7 @@ cachalot_static_library(core allocator
     blocks/page_map.cpp
 
     pages/backing.cpp
+    pages/driver_costs.cpp
     pages/page_heap.cpp
     pages/physical_pages.cpp
     pages/placement.cpp

@@ -28,7 +28,8 @@ cachalot_test(caches THREADS * SOURCES depot_test.cpp WITH simulator/device thre
 cachalot_test(policy SOURCES memory_limit_test.cpp option_parser_test.cpp torch_policy_test.cpp
   WITH simulator/device simulation_settings_test.cpp)
 cachalot_test(pages NEEDS simulator/device SHARDS 4 THREADS *Threads*:*Thread*
-  SOURCES backing_test.cpp eviction_test.cpp gaps_test.cpp page_heap_test.cpp peer_access_test.cpp placement_test.cpp
+  SOURCES backing_test.cpp driver_costs_test.cpp eviction_test.cpp gaps_test.cpp page_heap_test.cpp peer_access_test.cpp
+  placement_test.cpp
   placement_windows_test.cpp sharing_test.cpp sleep_failures_test.cpp sleep_test.cpp
   sleep_to_file_test.cpp stream_clock_test.cpp stream_lifetimes_test.cpp)
 cachalot_test(device NEEDS simulator/device GPU CUDART THREADS *Threads*

@@ -25,9 +25,11 @@ class BackingCalls {
     bool is_made = false;
     try {
       have_memory([&] {
-        drop();
-        if (!create()) return;
-        map();
+        took.unmaps = timed(&BackingCalls::drop);
+        took.creates = timed(&BackingCalls::create);
+        if (created.size() != plan_.growths.size()) return;
+        took.maps = timed(&BackingCalls::map);
+        took.accesses = timed(&BackingCalls::open);
         is_made = true;
       });
     } catch (...) {
@@ -41,6 +43,7 @@ class BackingCalls {
   std::size_t dropped = 0;       // of plan.drops: these are unmapped, whatever came after
   Vector<MemoryHandle> created;  // for plan.growths
   Vector<Orphan> orphans;
+  DriverCosts::Measured took;
 
  private:
   struct Mapped {
@@ -50,8 +53,15 @@ class BackingCalls {
     bool is_new;
   };
 
-  void drop() {
-    for (std::size_t first = 0; first < plan_.drops.size(); first = dropped) {
+  // Makes the calls of one kind; the function returns their number.
+  DriverCosts::Calls timed(std::size_t (BackingCalls::*calls)()) {
+    const std::int64_t began = device_.clock_us();
+    const std::size_t count = (this->*calls)();
+    return {count, device_.clock_us() - began};
+  }
+  std::size_t drop() {
+    std::size_t runs = 0;
+    for (std::size_t first = 0; first < plan_.drops.size(); first = dropped, ++runs) {
       std::size_t next = first;
       Address end = plan_.drops[first].at;
       while (next < plan_.drops.size() && plan_.drops[next].at == end) {
@@ -60,17 +70,19 @@ class BackingCalls {
       device_.unmap(plan_.drops[first].at, end - plan_.drops[first].at);
       dropped = next;
     }
+    return runs;
   }
-  bool create() {
+  // Ends before the device has no memory left for a handle.
+  std::size_t create() {
     created.reserve(plan_.growths.size());
     for (const BackingPlan::Growth& growth : plan_.growths) {
       const std::optional<MemoryHandle> memory = device_.create(growth.pages * pages_.page_bytes());
-      if (!memory) return false;
+      if (!memory) break;
       created.push_back(*memory);
     }
-    return true;
+    return created.size();
   }
-  void map() {
+  std::size_t map() {
     Vector<Mapped> wanted;
     for (std::size_t i = 0; i < created.size(); ++i) {
       wanted.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
@@ -86,12 +98,17 @@ class BackingCalls {
       device_.map(mapping.at, mapping.bytes, mapping.memory);
       mapped_.push_back(mapping);
     }
-    for (std::size_t i = 0; i < mapped_.size();) {
+    return mapped_.size();
+  }
+  std::size_t open() {
+    std::size_t ranges = 0;
+    for (std::size_t i = 0; i < mapped_.size(); ++ranges) {
       Address end = mapped_[i].at;
       const Address begin = end;
       while (i < mapped_.size() && mapped_[i].at == end) end += mapped_[i++].bytes;
       device_.set_access(begin, end - begin, peers_);
     }
+    return ranges;
   }
   // Never throws: what the device does not take back is noted.
   void undo() {
@@ -173,6 +190,8 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
     if (error) std::rethrow_exception(error);
     return nullptr;
   }
+  calls.took.remaps = plan.new_views != 0 || !plan.drops.empty();
+  if (state_.options.calibrate) costs_.record(calls.took);
   ask->granted(new_bytes, growing);
   return &book_plan(plan, vacated, calls.created, request, context, growing);
 }

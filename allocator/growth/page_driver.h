@@ -15,6 +15,7 @@
 #include "growth/sharing.h"
 #include "heap/heap_state.h"
 #include "heap/stream_clocks.h"
+#include "pages/driver_costs.h"
 #include "pages/page_heap.h"
 
 CACHALOT_BEGIN
@@ -33,8 +34,9 @@ class PageDriver {
  public:
   static constexpr std::size_t kEverything = HeldLimit::kNone;
 
-  PageDriver(HeapState& state, PageHeap& pages, StreamClocks& clocks, SharedHandles& handles, SavedMemory& saved)
-      : state_(state), pages_(pages), clocks_(clocks), handles_(handles), saved_(saved) {}
+  PageDriver(HeapState& state, PageHeap& pages, DriverCosts& costs, StreamClocks& clocks, SharedHandles& handles,
+             SavedMemory& saved)
+      : state_(state), pages_(pages), costs_(costs), clocks_(clocks), handles_(handles), saved_(saved) {}
   PageDriver(const PageDriver&) = delete;
   PageDriver& operator=(const PageDriver&) = delete;
 
@@ -91,6 +93,7 @@ class PageDriver {
 
   HeapState& state_;
   PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
+  DriverCosts& costs_ CACHALOT_GUARDED_BY(device_lock);
   StreamClocks& clocks_;
   SharedHandles& handles_;
   SavedMemory& saved_;

@@ -77,6 +77,7 @@ namespace {
 // Measured: docs/page_heap.md.
 constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
 constexpr std::size_t kHandlesInTheRest = 4096;
+constexpr double kMostUsOfGiB = 25'000;  // of new memory that is to move, if larger handles allow it
 constexpr std::size_t kMappingsOfAPage = 3;
 constexpr std::size_t kFewMappings = 8192;
 // Addresses reserved at once for a private pool.
@@ -93,8 +94,8 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
       recovery_(parts.recovery),
       pages_(state.blocks, page_bytes),
       spare_(state, pages_, parts.pools, parts.streams),
-      placement_(pages_),
-      driver_(state, pages_, parts.clocks, parts.handles, parts.saved) {
+      placement_(pages_, costs_),
+      driver_(state, pages_, costs_, parts.clocks, parts.handles, parts.saved) {
   clocks_.set_referred([this](const Held& held) {
     holds(held);
     return pages_.pages().forget_done_uses();  // those that stale views still name
@@ -145,8 +146,15 @@ Block* PageGrowth::find_beside(Request request, const Held& held) {
   return serves ? block : nullptr;
 }
 
-std::size_t PageGrowth::movable_handle_bytes(const Held& /*held*/) const {
-  return state_.options.page_size != 0 ? state_.options.page_size : pages_.page_bytes();
+// Returns the smallest size that the driver's time allows.
+std::size_t PageGrowth::movable_handle_bytes(const Held& held) const {
+  const std::size_t most = large_handle_bytes(held);
+  if (state_.options.page_size != 0) return most;
+  const DriverCosts::Prices& prices = costs_.prices();
+  const double handle_us = prices.create + prices.map + prices.set_access_mapping;
+  std::size_t bytes = pages_.page_bytes();
+  while (2 * bytes <= most && handle_us * static_cast<double>(kGiB / bytes) > kMostUsOfGiB) bytes *= 2;
+  return bytes;
 }
 
 std::size_t PageGrowth::large_handle_bytes(const Held& held) const {

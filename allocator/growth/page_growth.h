@@ -16,6 +16,7 @@
 #include "heap/cache_bridge.h"
 #include "heap/private_pools.h"
 #include "heap/stream_clocks.h"
+#include "pages/driver_costs.h"
 #include "pages/page_heap.h"
 #include "pages/placement.h"
 
@@ -116,6 +117,7 @@ class PageGrowth final : public Growth {
   Recovery& recovery_;
   PageHeap pages_ CACHALOT_GUARDED_BY(device_lock);
   SparePages spare_;
+  DriverCosts costs_ CACHALOT_GUARDED_BY(device_lock);
   Placement placement_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver driver_;
   std::size_t views_at_next_look_ CACHALOT_GUARDED_BY(device_lock) = 0;  // of drop_stale_views

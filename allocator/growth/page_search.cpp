@@ -228,6 +228,7 @@ Block* PageGrowth::Search::find_after_release(Growing& growing) {
 void PageGrowth::Search::refresh_before_planning(Growing& growing) {
   request_.arena->epoch =
       clocks_.of(request_.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
+  if (!state_.options.calibrate) heap_.costs_ = {};
   if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) heap_.collect_garbage(growing);
   // A single stream orders all work on its memory, and needs no events unless stale mappings have to be removed.
   const bool needs_events = clocks_.count(growing) >= 2 || pages_.pages().has_aliases();
@@ -353,9 +354,11 @@ bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>
   return !others.empty();
 }
 
-// Returns whether remap_slack allows new memory before idle pages are brought together.
+// Returns whether remap_slack allows new memory before idle pages are brought together. It is 1, its most, where the driver waits for
+// work when memory is remapped.
 bool PageGrowth::Search::may_grow_first(const Held& held) {
-  const std::optional<double> chosen = state_.options.remap_slack;
+  std::optional<double> chosen = state_.options.remap_slack;
+  if (!chosen && heap_.costs_.remaps_wait_long()) chosen = 1;
   if (chosen ? *chosen == 0 : clocks_.count(held) < 2) return false;
   caches_.gather(held);
   const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request_.rounded;

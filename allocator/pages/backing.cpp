@@ -9,18 +9,8 @@ CACHALOT_BEGIN
 
 namespace {
 
-// Driver time in pages: one is worth half a millisecond. The latencies are those of LatencyModel::published.
+// Driver time in pages: one is worth half a millisecond.
 constexpr double kPagesPerMicrosecond = 0.002;
-constexpr double kCreateUs = 29;
-constexpr double kMapUs = 2;
-constexpr double kSetAccessUs = 38;
-constexpr double kUnmapUs = 34;
-
-double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_accesses, std::size_t unmaps) {
-  const double us = static_cast<double>(creates) * kCreateUs + static_cast<double>(maps) * kMapUs +
-                    static_cast<double>(set_accesses) * kSetAccessUs + static_cast<double>(unmaps) * kUnmapUs;
-  return kPagesPerMicrosecond * us;
-}
 
 }  // namespace
 
@@ -58,6 +48,10 @@ bool Backing::may_come_home(const Window& window, Address slot, PageId shown) co
   const Address view = pages_.view_at(shown, slot);
   return idle_.has_all(handle) && !lies_in(window, handle) && view >= grid_.down(window.begin) &&
          view + pages_.bytes(handle) <= grid_.up(window.end);
+}
+
+double Backing::driver_cost(std::size_t creates, std::size_t maps, std::size_t ranges, std::size_t unmaps) const {
+  return kPagesPerMicrosecond * costs_.prices().of(creates, maps, ranges, unmaps);
 }
 
 double Backing::cost_of_new(std::size_t pages, double stranded) const {
@@ -129,8 +123,10 @@ bool Backing::fill(const Window& window, double stranded) {
     grow(stretch);
   }
   const std::size_t maps = plan_.growths.size() + plan_.new_views;
+  const double wait_us = plan_.new_views != 0 ? costs_.prices().remap_wait : 0;
   plan_.cost = static_cast<double>(plan_.new_pages) + stranded +
-               driver_cost(plan_.growths.size(), maps, unmapped_.size(), runs_of_drops_);
+               driver_cost(plan_.growths.size(), maps, unmapped_.size(), runs_of_drops_) +
+               kPagesPerMicrosecond * wait_us;
   return true;
 }
 

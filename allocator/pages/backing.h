@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/host_memory.h"
+#include "pages/driver_costs.h"
 #include "pages/page_heap.h"
 #include "pages/slots.h"
 
@@ -49,8 +50,9 @@ struct WindowGroup {
 // Keeps its tables from one search to the next, so that it allocates nothing.
 class Backing {
  public:
-  explicit Backing(PageHeap& heap)
+  Backing(PageHeap& heap, const DriverCosts& costs)
       : heap_(heap),
+        costs_(costs),
         pages_(heap.pages()),
         page_(heap.page_bytes()),
         grid_(heap.pages().grid()),
@@ -103,8 +105,10 @@ class Backing {
   void drop_views_in(const PageRange& range, const Stretch& stretch);
   void take_sources(Stretch& stretch, const Window& window);
   void grow(const Stretch& stretch);
+  double driver_cost(std::size_t creates, std::size_t maps, std::size_t ranges, std::size_t unmaps) const;
 
   PageHeap& heap_;
+  const DriverCosts& costs_;
   const PhysicalPages& pages_;
   const std::size_t page_;
   const PowerOfTwo grid_;

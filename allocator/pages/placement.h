@@ -21,7 +21,8 @@ CACHALOT_BEGIN
 // Keeps its tables from one search to the next, so that it allocates nothing but the plan it returns. Not thread-safe.
 class Placement {
  public:
-  explicit Placement(PageHeap& heap) : heap_(heap), grid_(heap.pages().grid()), backing_(heap) {}
+  Placement(PageHeap& heap, const DriverCosts& costs)
+      : heap_(heap), grid_(heap.pages().grid()), backing_(heap, costs) {}
 
   // Returns the best plan for `bytes`; nullopt when there is none, or no range has the addresses; or when a search that goes
   // on would find its previous result. `pools` are those of the arena's owner; of their free blocks, those within the reach

@@ -277,6 +277,7 @@ constexpr OptionKey kEffectiveKeys[] = {
     {"oom_wait", "", set_oom_wait},
     {"immortal_streams", "", set_bool<&Options::immortal_streams>},
     {"remap_slack", "", set_remap_slack},
+    {"calibrate", "", set_bool<&Options::calibrate>},
     {"page_size_mb", "", set_page_size},
     {"thread_cache", "", set_bool<&Options::thread_cache>},
     {"guard", "", set_bool<&Options::guard>},
@@ -297,11 +298,11 @@ auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
                expandable_segments, plain, pinned_limit, heap, cross_stream, oom_wait, immortal_streams, remap_slack,
-               page_size, thread_cache, guard, debug, without_effect, text] = options;
+               calibrate, page_size, thread_cache, guard, debug, without_effect, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
                   expandable_segments, plain, pinned_limit, heap, cross_stream, oom_wait, immortal_streams, remap_slack,
-                  page_size, thread_cache, guard, debug, without_effect, text);
+                  calibrate, page_size, thread_cache, guard, debug, without_effect, text);
 }
 
 // Why the key is unknown, where that can be said.

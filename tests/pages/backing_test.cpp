@@ -63,7 +63,7 @@ class BackingOfAWindow : public testing::Test {
   }
 
   PagesByHand hand;
-  Backing backing{hand.pages};
+  Backing backing{hand.pages, hand.costs};
 };
 
 // --- pages that are mapped there -------------------------------------------------------------------------------------

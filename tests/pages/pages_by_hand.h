@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "pages/driver_costs.h"
 #include "pages/page_heap.h"
 
 namespace cachalot {
@@ -101,6 +102,7 @@ struct PagesByHand {
   Arena& other = large.add(immortal_stream(stream_number(64)));  // of another stream
   BlockHeap heap{0, page_map};
   PageHeap pages{heap, kPage};
+  DriverCosts costs;
   PageRange* range = nullptr;
 
  private:

@@ -36,7 +36,7 @@ class PlacementOfARequest : public testing::Test {
   }
 
   PagesByHand hand;
-  Placement placement{hand.pages};
+  Placement placement{hand.pages, hand.costs};
 };
 
 // --- windows ---------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class RandomPlacement : public testing::Test {
  protected:
   // The least cost of all windows, each filled by itself: those at the start of a piece of a hole or at its end.
   double least_cost(std::size_t bytes, const PlacementRules& rules) {
-    Backing backing(hand.pages);
+    Backing backing(hand.pages, hand.costs);
     backing.begin_search(hand.pools(), rules);
     double least = std::numeric_limits<double>::infinity();
     windows_ = 0;
@@ -161,7 +161,7 @@ class RandomPlacement : public testing::Test {
 
   static constexpr std::size_t kPage = PagesByHand::kPage;
   PagesByHand hand;
-  Placement placement{hand.pages};
+  Placement placement{hand.pages, hand.costs};
   std::size_t windows_ = 0;
 };
 

@@ -164,9 +164,12 @@ struct Options {
   /// memory is at most (1 + remap_slack) times the peak of live memory; in [0, 1]. Empty: 0 with
   /// one stream; with several up to 0.1, a byte for four that have moved.
   std::optional<double> remap_slack;
+  /// The page heap measures the driver's calls that it makes, and plans by what they cost here. If
+  /// false, it plans by published costs. May change at any time.
+  bool calibrate = true;
   /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
-  /// 2 MiB for memory that may move, and for other memory 32 MiB, or less where memory is scarce (a
-  /// 4096th of the free memory).
+  /// 32 MiB, or less where memory is scarce (a 4096th of the free memory); for memory that may move
+  /// 2 MiB, or more, up to that, where handles cost the driver much.
   std::size_t page_size = 0;
   /// Allocations of up to 64 KiB use caches of the threads, without a lock. Empty: on with the page
   /// heap. Always off without membarrier (Linux before 4.14).
