@@ -290,7 +290,7 @@ Block* PageGrowth::Search::remap_or_create(Growing& growing) {
   std::optional<BackingPlan> plan = best_plan(request_, Ordering::now, {}, growing);
   const bool may_gain = !plan || plan->calls_driver();
   if (may_gain && state_.options.cross_stream == CrossStream::wait &&
-      wait_for_better_memory(plan, {.goes_on = true}, growing)) {
+      wait_for_better_memory(plan, {}, growing)) {
     if (Block* block = take_from_other_streams(growing)) return block;
     plan = best_plan(request_, Ordering::now, {}, growing);
   }
@@ -321,7 +321,7 @@ bool PageGrowth::Search::may_wait_for_others(const Held& held) const {
 }
 
 // Waits for the streams whose memory would serve better than the plan, within the rules; returns false if no such stream
-// exists, or it must not be waited for. rules.goes_on: the lock was not released since the plan was made.
+// exists, or it must not be waited for.
 bool PageGrowth::Search::wait_for_better_memory(const std::optional<BackingPlan>& plan, PlacementRules rules,
                                                 Growing& growing) {
   if (!may_wait_for_others(growing)) return false;

@@ -20,8 +20,6 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   slots_.begin_search(rules.may_drop);
   if (!rules.may_move) {
     idle_.clear();
-  } else if (rules.goes_on) {
-    idle_.find_more();
   } else {
     idle_.find(pools);
   }

@@ -28,7 +28,6 @@ struct PlacementRules {
   bool may_move = true;          // idle handles may be taken from other holes
   bool may_drop = true;          // stale views may be unmapped
   bool may_grow = true;          // new handles may be made
-  bool goes_on = false;          // the last search, for which arenas reach further now; nothing else has changed since
   std::size_t handle_bytes = 0;  // of the largest handle made: whole pages; 0: the usual size
   double cost_below = std::numeric_limits<double>::infinity();  // of plans of any interest
 };

@@ -619,18 +619,11 @@ std::string PageHeap::validate(std::size_t moving) const {
   return "";
 }
 
-// Checks the findings of IdlePages, in a search of every other arena that goes on with all, against every block of the
-// pools' ranges.
+// Checks the findings of IdlePages, all arenas within reach, against every block of the pools' ranges.
 std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
-  for (const BlockPool* pool : pools) {
-    const auto& arenas = pool->arenas();
-    for (std::size_t i = 0; i < arenas.size(); ++i)
-      arenas[i]->reach = {i % 2 == 0 ? Reach::Kind::none : Reach::Kind::all};
-  }
+  reach_everything(pools);
   IdlePages found(*this);
   found.find(pools);
-  reach_everything(pools);
-  found.find_more();
   std::size_t idle_pages = 0;
   for (const auto& [address, head] : heap_.segments()) {
     const PageRange* range = range_of(address);

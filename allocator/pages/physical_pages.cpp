@@ -114,8 +114,6 @@ void IdlePages::clear() {
   count_ = 0;
   range_ = nullptr;
   holders_.clear();
-  beyond_reach_.clear();
-  seams_beyond_reach_.clear();
 }
 
 void IdlePages::find(const PoolPair& pools) {
@@ -123,11 +121,7 @@ void IdlePages::find(const PoolPair& pools) {
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas()) {
       arena->bins.for_each_of_at_least(heap_.pages().grid(), [&](Block& block) {
-        if (arena->reach.covers(block.bin.epoch)) {
-          add_block(block);
-        } else {
-          beyond_reach_.push_back(&block);
-        }
+        if (arena->may_use(block)) add_block(block);
       });
     }
   }
@@ -138,13 +132,6 @@ void IdlePages::find(const PoolPair& pools) {
     if (its_slot != slot && is_free && seam.block->arena->pool.owner() == pools[0]->owner())
       add_page_with_seam(*seam.block);
     slot = its_slot;
-  }
-}
-
-void IdlePages::find_more() {
-  for (Block* block : std::exchange(seams_beyond_reach_, {})) add_page_with_seam(*block);
-  for (Block* block : std::exchange(beyond_reach_, {})) {
-    if (block->arena->may_use(*block)) add_block(*block);
   }
 }
 
@@ -166,18 +153,15 @@ void IdlePages::add_block(Block& block) {
   }
 }
 
-// The page of the first seam in it is idle if all its blocks are free.
+// The page of the first seam in it is idle if all its blocks are free and within reach.
 void IdlePages::add_page_with_seam(Block& behind_seam) {
   const PowerOfTwo grid = heap_.pages().grid();
   const Address slot = grid.down(behind_seam.address);
   Block* block = behind_seam.prev;
   while (block->is_free() && block->address > slot) block = block->prev;
   Block& first = *block;
-  bool is_reached = true;
-  for (; block->is_free(); block = block->next) {
-    is_reached = is_reached && block->arena->may_use(*block);
+  for (; block->is_free() && block->arena->may_use(*block); block = block->next) {
     if (block->end() < slot + grid.bytes()) continue;
-    if (!is_reached) return seams_beyond_reach_.push_back(&behind_seam);
     holders_.push_back({first.address, &first});
     return add(heap_.shown_at(range_of(slot), slot), 1);
   }

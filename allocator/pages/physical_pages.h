@@ -127,14 +127,10 @@ class IdlePages {
   // Finds the pages all of whose bytes are free, within the reach of their arenas; neighbours that became free on different
   // streams are several blocks. Looks at free blocks alone, however many are live.
   void find(const PoolPair& pools);
-  // Once after find(): arenas reach further now, and nothing else has changed: adds what they reach.
-  void find_more();
   // Notes in a plan for idle pages the blocks that these begin in (BackingPlan::holders).
   void find_holders(BackingPlan& plan);
-  // Returns whether there may be more for arenas that reach further.
-  bool may_find_more() const { return !beyond_reach_.empty() || !seams_beyond_reach_.empty(); }
 
-  std::size_t metadata_bytes() const { return capacity_bytes(words_, holders_, beyond_reach_, seams_beyond_reach_); }
+  std::size_t metadata_bytes() const { return capacity_bytes(words_, holders_); }
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
   // Returns whether all pages of the handle are idle.
@@ -175,10 +171,8 @@ class IdlePages {
   const PageHeap& heap_;
   Vector<std::uint64_t> words_;
   std::size_t count_ = 0;
-  const PageRange* range_ = nullptr;   // of the block before
-  Vector<BlockAt> holders_;            // of idle pages: the blocks they begin in
-  Vector<Block*> beyond_reach_;        // free, and no arena's reach covers them
-  Vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
+  const PageRange* range_ = nullptr;  // of the block before
+  Vector<BlockAt> holders_;           // of idle pages: the blocks they begin in
 };
 
 CACHALOT_END

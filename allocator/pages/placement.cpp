@@ -24,10 +24,9 @@ std::optional<BackingPlan> Placement::best(const Arena& arena, const PoolPair& p
   bytes_ = bytes;
   pages_wanted_ = static_cast<double>(bytes) / static_cast<double>(grid_.bytes());
   rules_ = rules;
-  if (rules.goes_on && !may_gain_by_reach()) return std::nullopt;
   backing_.begin_search(pools, rules);
   find_windows();
-  if (!search(rules.cost_below)) search(PlacementRules{}.cost_below);
+  search();
   if (!has_best_) return std::nullopt;
   backing_.find_holders(best_);
   return best_;
@@ -38,7 +37,6 @@ std::optional<BackingPlan> Placement::best(const Arena& arena, const PoolPair& p
 void Placement::find_windows() {
   candidates_.clear();
   groups_.clear();
-  holes_are_cut_ = false;
   for (auto& [base, range] : heap_.ranges()) {
     if (range.owner != arena_->pool.owner() || range.kind != arena_->pool.kind()) continue;
     find_windows_of(range);
@@ -75,7 +73,6 @@ Address Placement::add_windows(PageRange& range, Block& first_gap) {
   while (may_hold(*first->prev)) first = first->prev;
   Block* last = &first_gap;
   while (may_hold(*last->next)) last = last->next;
-  holes_are_cut_ = holes_are_cut_ || first->prev->is_free() || last->next->is_free();
   const bool endless = last == range.tail;
   const Address end = last->end();
   if (end - first->address < bytes_) return end;
@@ -146,21 +143,18 @@ std::size_t Placement::fewest_pages(std::size_t at_least) const {
 
 // --- the best ---------------------------------------------------------------------------------------------------------
 
-// Searches the plans that cost less than the limit. Returns false if it might find another one than without a limit,
-// since its tries ran out.
-bool Placement::search(double limit) {
+// Searches the plans that cost less than the rules want: in the order of what they strand, then of addresses. Few numbers of
+// pages differ.
+void Placement::search() {
   tries_ = 0;
-  is_limited_ = limit != PlacementRules{}.cost_below;
-  cost_below_ = limit;
+  cost_below_ = rules_.cost_below;
   has_best_ = false;
-  // In the order of what they strand, then of addresses. Few numbers of pages differ.
   for (std::size_t pages = fewest_pages(0); pages != kNone; pages = fewest_pages(pages + 1)) {
-    if (least_cost(pages) >= cost_below_) break;
+    if (least_cost(pages) >= cost_below_) return;
     for (const Candidate& candidate : candidates_) {
-      if (candidate.pages == pages && !consider(candidate)) return false;
+      if (candidate.pages == pages) consider(candidate);
     }
   }
-  return true;
 }
 
 // No window that takes so many pages costs less: those that are not idle are new.
@@ -169,19 +163,15 @@ double Placement::least_cost(std::size_t pages) const {
   return pages > idle_pages ? backing_.cost_of_new(pages - idle_pages, stranded_by(pages)) : stranded_by(pages);
 }
 
-// Windows that cannot be better than the best so far are not filled.
-bool Placement::consider(const Candidate& candidate) {
-  if (least_cost(candidate.pages) >= cost_below_) return true;
+// Windows that cannot be better than the best so far are not filled. Once the tries have run out the first that serves will do.
+void Placement::consider(const Candidate& candidate) {
+  if (least_cost(candidate.pages) >= cost_below_) return;
   const std::optional<Lack> lack = backing_.lack_of(candidate.window, groups_[candidate.group]);
-  if (!lack || (!rules_.may_grow && lack->slots > backing_.idle().count())) return true;
-  if (++tries_ > kTries) {
-    if (is_limited_) return false;
-    if (!candidate.at_end && has_best_) return true;
-  }
+  if (!lack || (!rules_.may_grow && lack->slots > backing_.idle().count())) return;
+  if (++tries_ > kTries && !candidate.at_end && has_best_) return;
   const double stranded = stranded_by(candidate.pages);
-  if (backing_.lower_bound(*lack, stranded) >= cost_below_) return true;
+  if (backing_.lower_bound(*lack, stranded) >= cost_below_) return;
   if (backing_.fill(candidate.window, stranded)) keep_if_better();
-  return true;
 }
 
 void Placement::keep_if_better() {

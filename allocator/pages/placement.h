@@ -24,9 +24,8 @@ class Placement {
   Placement(PageHeap& heap, const DriverCosts& costs)
       : heap_(heap), grid_(heap.pages().grid()), backing_(heap, costs) {}
 
-  // Returns the best plan for `bytes`; nullopt when there is none, or no range has the addresses; or when a search that goes
-  // on would find its previous result. `pools` are those of the arena's owner; of their free blocks, those within the reach
-  // of their arenas may serve the request.
+  // Returns the best plan for `bytes`; nullopt when there is none within the rules, or no range has the addresses. `pools` are
+  // those of the arena's owner; of their free blocks, those within the reach of their arenas may serve the request.
   std::optional<BackingPlan> best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                   const PlacementRules& rules);
   std::size_t metadata_bytes() const {
@@ -51,10 +50,9 @@ class Placement {
   std::size_t fewest_pages(std::size_t at_least) const;
   double stranded_by(std::size_t pages) const { return static_cast<double>(pages) - pages_wanted_; }
 
-  bool may_gain_by_reach() const { return holes_are_cut_ || backing_.idle().may_find_more(); }
-  bool search(double limit);
+  void search();
   double least_cost(std::size_t pages) const;
-  bool consider(const Candidate& candidate);
+  void consider(const Candidate& candidate);
   void keep_if_better();
 
   PageHeap& heap_;
@@ -68,9 +66,7 @@ class Placement {
   PlacementRules rules_;
   Vector<Candidate> candidates_;  // by address
   Vector<WindowGroup> groups_;
-  bool holes_are_cut_ = false;  // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
-  bool is_limited_ = false;
   double cost_below_ = 0;  // of the best so far, or the limit
   bool has_best_ = false;
   BackingPlan best_;

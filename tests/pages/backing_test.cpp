@@ -281,20 +281,17 @@ TEST_F(BackingOfAWindow, TakesOfOtherStreamsWhatIsWithinReach) {
   hand.other.reach = {};
   search();
   EXPECT_EQ(backing.idle().count(), 0u);
-  EXPECT_TRUE(backing.idle().may_find_more());
   hand.other.reach = {Reach::Kind::until, 5};
   search();
   EXPECT_EQ(backing.idle().count(), 1u);
-  EXPECT_TRUE(backing.idle().may_find_more());
   ASSERT_TRUE(backing.fill(window(0, 2), 0));
   EXPECT_EQ(backing.plan().new_pages, 1u);
   ASSERT_EQ(backing.plan().moves.size(), 1u);
   EXPECT_EQ(backing.plan().moves[0].handle, early);
 
   hand.other.reach = {Reach::Kind::until, 6};
-  search({.goes_on = true, .handle_bytes = 4 * kPage});
+  search();
   EXPECT_EQ(backing.idle().count(), 2u);
-  EXPECT_FALSE(backing.idle().may_find_more());
   EXPECT_TRUE(backing.idle().has(hand.page(late)));
   ASSERT_TRUE(backing.fill(window(0, 2), 0));
   EXPECT_EQ(backing.plan().new_pages, 0u);

@@ -237,25 +237,7 @@ TEST_F(PlacementOfARequest, TakesOfOtherStreamsWhatIsWithinReach) {
   EXPECT_EQ(take(*after).arena, &hand.arena);
 }
 
-TEST_F(PlacementOfARequest, GoesOnOnlyWhereAFurtherReachMayGainSomething) {
-  make_holes_of_a_page(hand, 9);
-  ASSERT_TRUE(best(4 * kPage));
-  EXPECT_FALSE(best(4 * kPage, {.goes_on = true})) << "all was within reach";
-  hand.other.epoch = 5;
-  hand.grow(30, 2, hand.other);
-  hand.other.reach = {};
-  const std::optional<BackingPlan> before = best(6 * kPage);
-  ASSERT_TRUE(before);
-  EXPECT_EQ(before->new_pages, 2u);
-  hand.other.reach = {Reach::Kind::all};
-  const std::optional<BackingPlan> after = best(6 * kPage, {.goes_on = true, .cost_below = before->cost});
-  ASSERT_TRUE(after);
-  EXPECT_EQ(after->new_pages, 0u);
-  EXPECT_FALSE(best(6 * kPage, {.goes_on = true}));
-  take(*after);
-}
-
-TEST_F(PlacementOfARequest, GoesOnWhereAHoleEndsAtABlockBeyondReach) {
+TEST_F(PlacementOfARequest, UsesAHoleThatEndedAtABlockBeyondReach) {
   hand.grow_live(0, 1);
   hand.grow(1, 1, hand.other);
   hand.take(at(1), kMiB);  // the other half is free, and then there is a gap of a page
@@ -265,7 +247,7 @@ TEST_F(PlacementOfARequest, GoesOnWhereAHoleEndsAtABlockBeyondReach) {
   ASSERT_TRUE(before);
   EXPECT_EQ(before->begin, at(4));
   hand.other.reach = {Reach::Kind::all};
-  const std::optional<BackingPlan> after = best(3 * kMiB, {.goes_on = true, .cost_below = before->cost});
+  const std::optional<BackingPlan> after = best(3 * kMiB, {.cost_below = before->cost});
   ASSERT_TRUE(after);
   EXPECT_EQ(after->begin, at(1) + kMiB);
   take(*after);
@@ -328,7 +310,7 @@ TEST_F(PlacementOfARequest, IsTheSameForEveryLimitAboveItsCost) {
     EXPECT_EQ(limited->begin, plan->begin);
     EXPECT_EQ(limited->cost, plan->cost);
     const std::optional<BackingPlan> below = best(bytes, {.cost_below = plan->cost});
-    EXPECT_TRUE(!below || below->cost >= plan->cost) << "for many windows, the search goes on without the limit";
+    EXPECT_TRUE(!below || below->cost < plan->cost) << "of many windows, the tries go to others";
     const std::optional<BackingPlan> settled = best(bytes, {.may_grow = false});
     EXPECT_TRUE(!settled || settled->new_pages == 0);
     EXPECT_TRUE(settled || plan->new_pages != 0);
