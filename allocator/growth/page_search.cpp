@@ -29,9 +29,8 @@ namespace {
 // The cost of a wait of one stream for another, which reduces the concurrency on the device a little. In pages, as
 // BackingPlan::cost.
 constexpr double kWaitCost = 0.05;
-// remap_slack with several streams: its limit, and the bytes that have to move for one of it (decision 0140).
+// remap_slack with several streams: its limit (decision 0140).
 constexpr double kMostSlackOfStreams = 0.1;
-constexpr std::size_t kMovedPerSlack = 1;
 
 }  // namespace
 
@@ -364,7 +363,7 @@ bool PageGrowth::Search::may_grow_first(const Held& held) {
   const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request_.rounded;
   const std::size_t most = std::max(live, static_cast<std::size_t>(state_.counters.max_allocated_bytes()));
   const auto share = static_cast<std::size_t>(chosen.value_or(kMostSlackOfStreams) * static_cast<double>(most));
-  const std::size_t slack = chosen ? share : std::min(share, driver_.moved_bytes(held) / kMovedPerSlack);
+  const std::size_t slack = chosen ? share : std::min(share, driver_.moved_bytes(held));
   return state_.ledger.held_bytes(held) + request_.rounded <= most + slack;
 }
 

@@ -162,7 +162,7 @@ struct Options {
   bool immortal_streams = false;
   /// The page heap allocates new memory, in large handles, instead of remapping while reserved
   /// memory is at most (1 + remap_slack) times the peak of live memory; in [0, 1]. Empty: 0 with
-  /// one stream; with several up to 0.1, a byte for four that have moved.
+  /// one stream; with several up to 0.1, a byte for each that has moved.
   std::optional<double> remap_slack;
   /// The page heap measures the driver's calls that it makes, and plans by what they cost here. If
   /// false, it plans by published costs. May change at any time.
