@@ -45,8 +45,8 @@ Slots::SlotKind Slots::kind_of(Address slot, PageId shown) const {
   return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
 }
 
-// A stretch that begins before the first slot is counted there, and so once more. Views in the way there are not: a sum does
-// not tell them from what else is to be mapped.
+// A stretch that begins before the first slot has been counted there, so it is counted once more. A run of views in the way that
+// begins before it is left out: a sum does not tell it from other slots to be mapped.
 Lack Slots::lack_of(std::size_t number, std::size_t first, std::size_t last) const {
   const Lack& before = sums_[number + first];
   const Lack& behind = sums_[number + last];

@@ -15,7 +15,8 @@
 
 CACHALOT_BEGIN
 
-// What slots side by side lack. An idle page that is mapped there counts as one that may come home, which its window decides.
+// A Lack says what slots side by side lack. An idle page that is mapped there counts as one that may come home, which its window
+// decides.
 struct Lack {
   std::uint32_t slots = 0;      // without memory
   std::uint32_t to_map = 0;     // of these, those where no idle page is mapped
@@ -51,7 +52,7 @@ class Slots {
     stale,    // shows another page, in a view that may be dropped
     blocked,  // shows another page, in a view that must stay
   };
-  // Of a slot that shows a page.
+  // Returns the kind of a slot that shows a page.
   SlotKind kind_of(Address slot, PageId shown) const;
 
   const PageHeap& heap_;
