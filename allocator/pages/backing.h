@@ -70,7 +70,7 @@ class Backing {
 
   // Returns what a window of the group lacks; nullopt: a view is in the way.
   std::optional<Lack> lack_of(const Window& window, WindowGroup& group);
-  // Returns the cost of a plan of so many new pages, mapped side by side.
+  // Returns the cost of a plan of `pages` new pages, mapped side by side.
   double cost_of_new(std::size_t pages, double stranded) const;
   // No plan for the window costs less.
   double lower_bound(const Lack& lack, double stranded);

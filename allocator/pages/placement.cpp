@@ -157,7 +157,7 @@ void Placement::search() {
   }
 }
 
-// No window that takes so many pages costs less: those that are not idle are new.
+// Returns what a window that takes `pages` pages costs at least: those that are not idle are new.
 double Placement::least_cost(std::size_t pages) const {
   const std::size_t idle_pages = backing_.idle().count();
   return pages > idle_pages ? backing_.cost_of_new(pages - idle_pages, stranded_by(pages)) : stranded_by(pages);
