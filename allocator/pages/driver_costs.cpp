@@ -36,11 +36,11 @@ void DriverCosts::Estimate::learn(double sample, bool may_rise) {
 void DriverCosts::record(const Measured& measured) {
   const auto& [unmaps, creates, maps, accesses, remaps] = measured;
   const auto us = static_cast<double>(unmaps.us + creates.us + maps.us + accesses.us);
-  const auto excess = [&] {
+  const auto by_estimates = [this, &calls = measured] {
     const Prices now{create_.us, map_.us, set_access_.us, set_access_mapping_.us, unmap_.us};
-    return us - now.of(creates.count, maps.count, accesses.count, unmaps.count);
+    return now.of(calls.creates.count, calls.maps.count, calls.accesses.count, calls.unmaps.count);
   };
-  const double expected = us - excess();
+  const double expected = by_estimates();
   const bool waited = us > kWaitOverPrice * expected && us - expected > kLongWaitUs;
   const auto learn = [&](Estimate& price, const Calls& calls) {
     if (calls.count != 0 && calls.us > 0)
@@ -57,7 +57,7 @@ void DriverCosts::record(const Measured& measured) {
     const double of_mappings = static_cast<double>(accesses.us) - static_cast<double>(accesses.count) * of_range;
     set_access_mapping_.learn(std::max(0.0, of_mappings / static_cast<double>(further)), !waited);
   }
-  learn_wait(excess(), remaps);
+  learn_wait(us - by_estimates(), remaps);
   reprice();
 }
 
