@@ -65,7 +65,8 @@ std::optional<Lack> Backing::lack_of(const Window& window, WindowGroup& group) {
 }
 
 // At best the largest sources do, which saves new pages and so costs less than these. Only what is in the way can join
-// stretches of the window into one.
+// stretches of the window into one: a view, or an idle page that does not come home after all. Such a page joins two stretches,
+// for an unmap in place of a set_access, or two runs of views.
 double Backing::lower_bound(const Lack& lack, double stranded) {
   if (lack.to_map == 0) return stranded;
   find_sources(lack.slots);
@@ -74,9 +75,15 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
   while (pages < lack.to_map && maps < sources_.size()) pages += pages_.handle(sources_[maps++]).pages;
   const std::size_t new_pages = lack.to_map > pages ? lack.to_map - pages : 0;
   const std::size_t creates = (new_pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
-  const std::size_t stretches = lack.drops == 0 ? std::size_t{lack.stretches} : 1;
+  const std::uint32_t idle = lack.slots - lack.to_map;
+  const std::uint32_t joints = lack.drops == 0 ? std::min(lack.stretches - 1, idle) : 0;
+  const std::size_t stretches = lack.drops == 0 ? lack.stretches - joints : 1;
+  const std::size_t unmaps = lack.drops > idle ? lack.drops - idle : std::min(lack.drops, 1U);
+  const DriverCosts::Prices& prices = costs_.prices();
+  const double joint_us = std::min(prices.unmap, prices.set_access - prices.set_access_mapping);
   return static_cast<double>(new_pages) + stranded +
-         driver_cost(creates, std::max(maps + creates, stretches), stretches, lack.drops);
+         driver_cost(creates, std::max(maps + creates, stretches), stretches, unmaps) +
+         kPagesPerMicrosecond * joint_us * joints;
 }
 
 // --- where idle handles are -------------------------------------------------------------------------------------------

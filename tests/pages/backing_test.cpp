@@ -380,5 +380,39 @@ TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBound) {
   EXPECT_EQ(backing.lower_bound({}, 0.125), 0.125);
 }
 
+TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBoundWhereAnIdlePageJoinsStretches) {
+  const HandleId handle = hand.grow(3, 1);
+  hand.leave_view(handle, 1);
+  hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
+  hand.grow(20, 3);
+  search();
+  const std::optional<Lack> lack = lack_of(window(0, 4));
+  ASSERT_TRUE(lack);
+  EXPECT_EQ(lack->stretches, 2u);
+  ASSERT_TRUE(backing.fill(window(0, 4), 0));
+  EXPECT_NEAR(backing.plan().cost, kMapCost + kAccessCost + kUnmapCost, 1e-9);
+  EXPECT_LE(backing.lower_bound(*lack, 0), backing.plan().cost + 1e-9);
+}
+
+TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBoundWhereAnIdlePageJoinsViewsInTheWay) {
+  const HandleId handle = hand.grow(3, 1);
+  const HandleId way = hand.grow(30, 1);
+  const HandleId other_way = hand.grow(40, 1);
+  hand.leave_view(handle, 1);
+  hand.leave_view(way, 0);
+  hand.leave_view(other_way, 2);
+  hand.take(at(30), kPage);
+  hand.take(at(40), kPage);
+  hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
+  hand.grow(20, 3);
+  search();
+  const std::optional<Lack> lack = lack_of(window(0, 4));
+  ASSERT_TRUE(lack);
+  EXPECT_EQ(lack->drops, 2u);
+  ASSERT_TRUE(backing.fill(window(0, 4), 0));
+  EXPECT_NEAR(backing.plan().cost, kMapCost + kAccessCost + kUnmapCost, 1e-9);
+  EXPECT_LE(backing.lower_bound(*lack, 0), backing.plan().cost + 1e-9);
+}
+
 }  // namespace
 }  // namespace cachalot
