@@ -200,9 +200,12 @@ bool SleepingPools::restore_physical(PoolId id) {
   if (!pool->is_asleep) return true;
   const PoolHold hold(pool);
   pressure_.run_callbacks(lock);
-  if (wake_somehow(*pool, lock)) return true;
-  Vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true, lock);
-  if (sleepers.empty()) sleepers = pages().handles_of(*pool);  // that the device neither opened nor took back
+  Vector<HandleId> sleepers;
+  do {  // again if others have woken it, or freed all of it, while the lock was released
+    if (wake_somehow(*pool, lock)) return true;
+    sleepers = handles_of(*pool, /*asleep=*/true, lock);
+    if (sleepers.empty()) sleepers = pages().handles_of(*pool);  // that the device neither opened nor took back
+  } while (!pool->is_asleep || sleepers.empty());
   const Address first = pages().pages().handle(sleepers.front()).views.front().address;
   const std::size_t bytes = bytes_of(sleepers, lock);
   supply_.throw_out_of_memory({bytes, bytes, pages().first_block(first).arena}, nullptr, lock);

@@ -458,6 +458,28 @@ TEST(WakingWithoutMemory, AsksTheProgramToFreeSomeFirst) {
   EXPECT_EQ(world.reserved(), 80 * kMiB);
 }
 
+// As another thread may while the lock is released.
+TEST(WakingWithoutMemory, LeavesTheTagAsAnotherHasWokenItMeanwhile) {
+  for (const bool frees_all : {false, true}) {
+    World world(checked(64 * kMiB), "heap:pages");
+    Weights weights(world);
+    void* sleeper = weights.add(40 * kMiB);
+    weights.sleep();
+    void* in_the_way = world.allocate(40 * kMiB);
+    int calls = 0;
+    world.allocator.add_last_resort([&] {
+      ++calls;
+      world.allocator.deallocate(frees_all ? sleeper : in_the_way);
+      world.allocator.restore_physical("weights");
+      return false;
+    });
+    world.allocator.restore_physical("weights");
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(world.reserved(), 40 * kMiB);
+    EXPECT_EQ(world.allocator.memory_allocated(), 40 * kMiB);
+  }
+}
+
 TEST(Saving, NeedsPinnedHostMemory) {
   World world(checked(), "heap:pages,page_size_mb:32");
   Weights weights(world);
