@@ -458,7 +458,7 @@ TEST(WakingWithoutMemory, AsksTheProgramToFreeSomeFirst) {
   EXPECT_EQ(world.reserved(), 80 * kMiB);
 }
 
-// As another thread may while the lock is released.
+// The callback does what another thread may do while the lock is released.
 TEST(WakingWithoutMemory, LeavesTheTagAsAnotherHasWokenItMeanwhile) {
   for (const bool frees_all : {false, true}) {
     World world(checked(64 * kMiB), "heap:pages");
