@@ -83,16 +83,17 @@ class BackingCalls {
     return created.size();
   }
   std::size_t map() {
-    Vector<Mapped> wanted;
+    Vector<Mapped> grown;  // these and those that have moved come in the order of their addresses
     for (std::size_t i = 0; i < created.size(); ++i) {
-      wanted.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
+      grown.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
     }
+    Vector<Mapped> moved;
     for (const BackingPlan::Move& move : plan_.moves) {
       const PhysicalHandle& handle = pages_.handle(move.handle);
-      if (!move.is_mapped) wanted.push_back({move.to, pages_.bytes(handle), handle.memory, false});
+      if (!move.is_mapped) moved.push_back({move.to, pages_.bytes(handle), handle.memory, false});
     }
-    const auto first_moved = wanted.begin() + static_cast<std::ptrdiff_t>(created.size());
-    std::ranges::inplace_merge(wanted, first_moved, {}, &Mapped::at);  // both come in the order of their addresses
+    Vector<Mapped> wanted(grown.size() + moved.size());
+    std::ranges::merge(grown, moved, wanted.begin(), {}, &Mapped::at, &Mapped::at);
     mapped_.reserve(wanted.size());
     for (const Mapped& mapping : wanted) {
       device_.map(mapping.at, mapping.bytes, mapping.memory);
