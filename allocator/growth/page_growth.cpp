@@ -153,7 +153,8 @@ std::size_t PageGrowth::movable_handle_bytes(const Held& held) const {
   const DriverCosts::Prices& prices = costs_.prices();
   const double handle_us = prices.create + prices.map + prices.set_access_mapping;
   std::size_t bytes = pages_.page_bytes();
-  while (2 * bytes <= most && handle_us * static_cast<double>(kGiB / bytes) > kMostUsOfGiB) bytes *= 2;
+  const double least = handle_us * static_cast<double>(kGiB) / kMostUsOfGiB;
+  while (2 * bytes <= most && static_cast<double>(bytes) < least) bytes *= 2;
   return bytes;
 }
 
