@@ -109,7 +109,7 @@ std::size_t granularity(int ordinal, HandleForm form) {
 DeviceProperties name_and_memory(CUdevice device) {
   char name[256] = "";
   check("cuDeviceGetName", driver().device_get_name(name, sizeof(name), device));
-  DeviceProperties properties{.name = name};
+  DeviceProperties properties{.name = name, .calls_take_time = !driver().is_simulated};
   check("cuDeviceTotalMem", driver().device_total_memory(&properties.total_bytes, device));
   CUuuid uuid{};
   const auto get_uuid = driver().device_get_uuid;

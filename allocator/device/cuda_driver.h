@@ -38,6 +38,7 @@ class CudaDriver {
   const PFN_cuGetErrorString_v6000 get_error_string = required("cuGetErrorString");
   const PFN_cuInit_v2000 init = required("cuInit");
   const PFN_cuDriverGetVersion_v2020 get_version = required("cuDriverGetVersion");
+  const bool is_simulated = optional("cachalot_sim_clock_ns").address != nullptr;  // only cachalot's simulator has that
 
   const PFN_cuDeviceGet_v2000 device_get = required("cuDeviceGet");
   const PFN_cuDeviceGetCount_v2000 device_get_count = required("cuDeviceGetCount");

@@ -192,7 +192,7 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
     return nullptr;
   }
   calls.took.remaps = plan.new_views != 0 || !plan.drops.empty();
-  if (state_.options.calibrate) costs_.record(calls.took);
+  if (state_.options.calibrate && calls_take_time_) costs_.record(calls.took);
   ask->granted(new_bytes, growing);
   return &book_plan(plan, vacated, calls.created, request, context, growing);
 }

@@ -36,7 +36,13 @@ class PageDriver {
 
   PageDriver(HeapState& state, PageHeap& pages, DriverCosts& costs, StreamClocks& clocks, SharedHandles& handles,
              SavedMemory& saved)
-      : state_(state), pages_(pages), costs_(costs), clocks_(clocks), handles_(handles), saved_(saved) {}
+      : state_(state),
+        calls_take_time_(state.device->properties().calls_take_time),
+        pages_(pages),
+        costs_(costs),
+        clocks_(clocks),
+        handles_(handles),
+        saved_(saved) {}
   PageDriver(const PageDriver&) = delete;
   PageDriver& operator=(const PageDriver&) = delete;
 
@@ -92,6 +98,7 @@ class PageDriver {
   void remember_context(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
+  const bool calls_take_time_;
   PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
   DriverCosts& costs_ CACHALOT_GUARDED_BY(device_lock);
   StreamClocks& clocks_;

@@ -281,7 +281,15 @@ int verify_patterns() {
   return kAsked;
 }
 
+// The time of a simulated call says nothing of its cost.
+int time_no_calls() {
+  if (!has_gpu()) return kSkipped;
+  expect(!cuda_devices().front()->properties().calls_take_time, "the driver is simulated");
+  return kAsked;
+}
+
 #else
+int time_no_calls() { return kSkipped; }
 int verify_patterns() { return kSkipped; }
 int reset_and_begin_again() { return kSkipped; }
 int end_after_a_reset() { return kSkipped; }
@@ -464,6 +472,7 @@ const std::map<std::string, std::function<int()>> kScenarios = {
     {"end_of_threads_that_free_last", end_of_threads_that_free_last},
     {"reset_and_begin_again", reset_and_begin_again},
     {"end_after_a_reset", end_after_a_reset},
+    {"time_no_calls", time_no_calls},
     {"verify_patterns", verify_patterns},
     {"load_again_and_again", load_again_and_again},
     {"end_threads_after_it_was_closed", end_threads_after_it_was_closed},

@@ -105,6 +105,13 @@ TEST(ProgramsWithoutACompiler, DoWithoutKernelsThatTheDriverDoesNotCompileAndSay
       "patterns and moves are copied by the host\n");
 }
 
+TEST(ProgramsOnTheSimulator, HaveADriverWhoseCallsTakeNoTime) {
+  if (std::string(CACHALOT_SIMULATOR).empty()) GTEST_SKIP() << "there is no simulated runtime in this build";
+  const tools::Outcome outcome =
+      tools::run_command(fmt::format("LD_PRELOAD='{}' '{}' time_no_calls", CACHALOT_SIMULATOR, CACHALOT_LIFE_PROGRAM));
+  EXPECT_EQ(outcome.exit_code, kAsked) << outcome.err;
+}
+
 TEST_P(ProgramEnds, AsAskedAndInSilence) {
   const auto [scenario, options, on] = GetParam();
   expect_quiet_end(scenario, options, on);

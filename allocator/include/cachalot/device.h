@@ -93,6 +93,9 @@ struct DeviceProperties {
   /// The most managed memory (malloc_managed) that lies on device and host together, in bytes; 0 if
   /// the device has none that moves between the two by itself while both work.
   std::size_t managed_bytes = 0;
+  /// True if calls take the time by clock_us() that they cost. Under a simulated driver they do
+  /// not, so that nothing is learned from it.
+  bool calls_take_time = true;
 
   // Properties of new handles of create. On a GPU they are its claims until its first create, which
   // tries them, and from then on the properties that work.
