@@ -288,8 +288,7 @@ Block* PageGrowth::Search::remap_or_create(Growing& growing) {
   if (request_.rounded > state_.device->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = best_plan(request_, Ordering::now, {}, growing);
   const bool may_gain = !plan || plan->calls_driver();
-  if (may_gain && state_.options.cross_stream == CrossStream::wait &&
-      wait_for_better_memory(plan, {}, growing)) {
+  if (may_gain && state_.options.cross_stream == CrossStream::wait && wait_for_better_memory(plan, {}, growing)) {
     if (Block* block = take_from_other_streams(growing)) return block;
     plan = best_plan(request_, Ordering::now, {}, growing);
   }
