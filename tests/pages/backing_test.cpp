@@ -30,6 +30,16 @@ class BackingOfAWindow : public testing::Test {
     hand.arena.reach = {Reach::Kind::all};
     backing.begin_search(hand.pools(), rules);
   }
+  // A window of four slots, of which an idle page joins two parts: one call of each kind backs it.
+  void expect_bound_of_joined_parts(const Lack& parts) {
+    const std::optional<Lack> lack = lack_of(window(0, 4));
+    ASSERT_TRUE(lack);
+    EXPECT_EQ(lack->stretches, parts.stretches);
+    EXPECT_EQ(lack->drops, parts.drops);
+    ASSERT_TRUE(backing.fill(window(0, 4), 0));
+    EXPECT_NEAR(backing.plan().cost, kMapCost + kAccessCost + kUnmapCost, 1e-9);
+    EXPECT_LE(backing.lower_bound(*lack, 0), backing.plan().cost + 1e-9);
+  }
   std::optional<Lack> lack_of(const Window& window) {
     WindowGroup group{window.range, window.begin, window.end, std::nullopt};
     return backing.lack_of(window, group);
@@ -386,12 +396,7 @@ TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBoundWhereAnIdlePageJoinsStretc
   hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
   hand.grow(20, 3);
   search();
-  const std::optional<Lack> lack = lack_of(window(0, 4));
-  ASSERT_TRUE(lack);
-  EXPECT_EQ(lack->stretches, 2u);
-  ASSERT_TRUE(backing.fill(window(0, 4), 0));
-  EXPECT_NEAR(backing.plan().cost, kMapCost + kAccessCost + kUnmapCost, 1e-9);
-  EXPECT_LE(backing.lower_bound(*lack, 0), backing.plan().cost + 1e-9);
+  expect_bound_of_joined_parts({.stretches = 2, .drops = 0});
 }
 
 TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBoundWhereAnIdlePageJoinsViewsInTheWay) {
@@ -406,12 +411,7 @@ TEST_F(BackingOfAWindow, CostsNotLessThanItsLowerBoundWhereAnIdlePageJoinsViewsI
   hand.clock_of(hand.arena).everything_is_done(hand.arena.epoch);
   hand.grow(20, 3);
   search();
-  const std::optional<Lack> lack = lack_of(window(0, 4));
-  ASSERT_TRUE(lack);
-  EXPECT_EQ(lack->drops, 2u);
-  ASSERT_TRUE(backing.fill(window(0, 4), 0));
-  EXPECT_NEAR(backing.plan().cost, kMapCost + kAccessCost + kUnmapCost, 1e-9);
-  EXPECT_LE(backing.lower_bound(*lack, 0), backing.plan().cost + 1e-9);
+  expect_bound_of_joined_parts({.stretches = 2, .drops = 2});
 }
 
 }  // namespace
