@@ -72,7 +72,7 @@ class BackingCalls {
     }
     return runs;
   }
-  // Ends before the device has no memory left for a handle.
+  // Ends at the first handle for which the device has no memory.
   std::size_t create() {
     created.reserve(plan_.growths.size());
     for (const BackingPlan::Growth& growth : plan_.growths) {

@@ -52,8 +52,12 @@ double Backing::driver_cost(std::size_t creates, std::size_t maps, std::size_t r
   return kPagesPerMicrosecond * costs_.prices().of(creates, maps, ranges, unmaps);
 }
 
+std::size_t Backing::handles_of_new(std::size_t pages) const {
+  return (pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
+}
+
 double Backing::cost_of_new(std::size_t pages, double stranded) const {
-  const std::size_t creates = (pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
+  const std::size_t creates = handles_of_new(pages);
   return static_cast<double>(pages) + stranded + driver_cost(creates, creates, 1, 0);
 }
 
@@ -74,7 +78,7 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
   std::size_t pages = 0;
   while (pages < lack.to_map && maps < sources_.size()) pages += pages_.handle(sources_[maps++]).pages;
   const std::size_t new_pages = lack.to_map > pages ? lack.to_map - pages : 0;
-  const std::size_t creates = (new_pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
+  const std::size_t creates = handles_of_new(new_pages);
   const std::uint32_t idle = lack.slots - lack.to_map;
   const std::uint32_t joints = lack.drops == 0 ? std::min(lack.stretches - 1, idle) : 0;
   const std::size_t stretches = lack.drops == 0 ? lack.stretches - joints : 1;

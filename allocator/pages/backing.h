@@ -104,6 +104,7 @@ class Backing {
   void drop_views_in(const PageRange& range, const Stretch& stretch);
   void take_sources(Stretch& stretch, const Window& window);
   void grow(const Stretch& stretch);
+  std::size_t handles_of_new(std::size_t pages) const;
   double driver_cost(std::size_t creates, std::size_t maps, std::size_t ranges, std::size_t unmaps) const;
 
   PageHeap& heap_;
