@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The page heap's figures on the recorded programs in data/traces/programs: what docs/page_heap.md reports.
 
-    bench/page_heap.py [--build build/release] [--config heap:pages] [--random]
+    bench/page_heap.py [--build build/release] [--config heap:pages] [--random | --drivers]
 
 For each program, and as mean and worst of each half and group of programs (some minutes):
 
@@ -11,12 +11,14 @@ For each program, and as mean and worst of each half and group of programs (some
   the fewest new pages; an allocator that lays them otherwise may need less. segments: the same of PyTorch's policy, after one play.
 * calls, ms: driver calls for memory and simulated driver time of the twelfth play.
 * start: driver time until the first play ends, in ms per GiB held. expandable: the same to the time in which PyTorch's expandable segments
-  make memory, by a model.
+  make memory, by a model. reserved: driver time of the first play, in ms per GiB, where `reserve` has made its memory before.
 * smallest: the smallest device that completes the first play / requested; its ms/GiB: the driver time there.
 * event: host time of an event to that of segments. p99.9: that of an allocation after the first play, also to segments. worst us: the
   longest of these in us, with the simulated driver's own work.
 * trim: driver time in ms for each GiB that `trim` gives back after the first play; left: idle memory that trim cannot give back, in
   percent.
+
+--drivers (minutes): two simulated drivers whose costs are not those published, on the half to report of at least 1 GiB with one stream.
 
 --random (minutes): 10 million allocations and frees at random, on 6 streams, 512 B to 32 MiB, with hazards checked.
 """
@@ -79,6 +81,7 @@ def figures_of(options, path):
     pages, segments = (replay(options, path, config, "--work-us", 0, "--repeat", 15) for config in (options.config, "heap:segments"))
     figures |= {"segments": segments["ratio"], "event": pages["ns_per_event"] / segments["ns_per_event"]}
     figures |= {"p99.9": own["tails"]["p999"], "worst us": own["tails"]["worst_us"]}
+    figures["reserved"] = own["reserved"]
     return figures | {"trim": own["trim"]["ms_per_gib"], "left": 100 * (1 - own["trim"]["part"])}
 
 
@@ -107,6 +110,21 @@ def print_programs(options):
 
 def print_row(cells):
     print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def print_drivers(options):
+    found = collections.defaultdict(list)
+    for name, program in json.loads((PROGRAMS / "halves.json").read_text())["programs"].items():
+        if (program["half"], program["group"]) != ("report", "large"):
+            continue
+        of_program = json_of(options.build / "bench" / "page_heap", "drivers", PROGRAMS / f"{name}.csv.gz")
+        for driver, figures in of_program.items():
+            found[driver].append(figures)
+    for driver, rows in found.items():
+        print(f"\n{driver}, {len(rows)} programs")
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            print(f"  {name:<10} {statistics.mean(values):>9.4f} / {max(values):>9.4f}")
 
 
 def write_random(path, events):
@@ -138,6 +156,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--config", default="heap:pages")
     parser.add_argument("--random", dest="print_one", action="store_const", const=print_random, default=print_programs)
+    parser.add_argument("--drivers", dest="print_one", action="store_const", const=print_drivers)
     options = parser.parse_args()
     options.print_one(options)
 

@@ -40,6 +40,8 @@ struct ReplayOptions {
   int repeat = 1;              // passes of the timed replay
   std::string steps_path;      // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
+  double access_us_per_mapping = 0;  // as LatencyModel::set_access_us_per_mapping
+  bool mapping_waits = false;        // as SimulatedDevice::Config::mapping_waits
   bool uses_host = true;  // if false, heap:managed has the device's memory alone, as the search of find_min_device
   bool models_expandable_segments = false;    // for ReplayResult::expandable_us: costs another pass
   bool measure_fragmentation = true;          // costs another replay up to the peak
