@@ -35,16 +35,14 @@ std::vector<std::uint64_t> counts_of(const tools::DeviceHistory& device) {
 
 void print_device(const tools::History& history, const tools::DeviceHistory& device,
                   const tools::CategoryRules& rules) {
-  const std::vector<Allocation> allocations = allocations_of(device);
-  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
-  const bool is_failed = last_oom(device).has_value();
-  const tools::Peak peak = *find_peak(device, allocations, blocks,
-                                      is_failed ? tools::PeakKind::out_of_memory : tools::PeakKind::allocated_peak);
+  const tools::Timeline timeline(history, device);
+  const tools::Moment peak =
+      *timeline.moment(timeline.last_oom() ? tools::MomentKind::out_of_memory : tools::MomentKind::allocated_peak);
   tools::Categorizer categorizer(history, rules);
-  const std::vector<tools::Category> categories = categorizer.categories_of(device, allocations);
+  const std::vector<tools::Category> categories = categorizer.categories_of(timeline);
   const std::vector<std::uint64_t> counts = counts_of(device);
   for (const std::uint32_t i : peak.live) {
-    const Allocation& one = allocations[i];
+    const Allocation& one = timeline.allocations()[i];
     fmt::print("{},{},{},{},{}\n", one.address, one.bytes, one.begin == Allocation::kBefore ? 0 : counts[one.begin + 1],
                one.end == Allocation::kNever ? "" : std::to_string(counts[one.end]),
                categorizer.name_of(categories[i]));

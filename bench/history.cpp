@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "tools/history/allocations.h"
+#include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
 
 namespace cachalot::bench {
@@ -43,7 +43,8 @@ void measure(const std::string& path) {
   print("events", reading, events);
   const Clock pairing;
   std::size_t allocations = 0;
-  for (const tools::DeviceHistory& device : history.devices) allocations += tools::allocations_of(device).size();
+  for (const tools::DeviceHistory& device : history.devices)
+    allocations += tools::Timeline(history, device).allocations().size();
   print("allocations", pairing, allocations);
 }
 

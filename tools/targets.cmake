@@ -10,10 +10,10 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
   find_package(ZLIB REQUIRED)
   cachalot_files(replay_sources tools
     analysis/categories.cpp analysis/causes.cpp analysis/checks.cpp analysis/difference.cpp
-    analysis/explanation.cpp analysis/layout.cpp analysis/log_text.cpp analysis/message_report.cpp
-    analysis/oom_figures.cpp analysis/oom_message.cpp analysis/recorded_start.cpp analysis/sites.cpp
-    analysis/timeline.cpp analysis/written_sizes.cpp base/input_file.cpp base/output_file.cpp base/parallel.cpp
-    base/text_layout.cpp history/allocations.cpp history/history.cpp history/parts.cpp
+    analysis/explanation.cpp analysis/log_text.cpp analysis/message_report.cpp
+    analysis/oom_figures.cpp analysis/oom_message.cpp analysis/recorded_trace.cpp analysis/sites.cpp
+    analysis/timeline.cpp analysis/written_sizes.cpp base/input_file.cpp base/output_file.cpp base/parallel.cpp base/report_tree.cpp
+    base/text_layout.cpp history/history.cpp history/memory_ranges.cpp history/parts.cpp
     history/pickle_program.cpp history/snapshot_builder.cpp history/snapshot_history.cpp history/tables.cpp
     history/text_histories.cpp live/prometheus_server.cpp live/sample.cpp live/sample_formats.cpp
     output/export_formats.cpp output/html_report.cpp output/perfetto.cpp output/snapshot_report.cpp

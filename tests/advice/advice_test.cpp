@@ -55,9 +55,11 @@ const PolicyAdvice& of(const Advice& advice, const std::string& policy) {
   return *found;
 }
 
+std::string json_text(const Advice& advice) { return text_of(json_of(report_of(advice))); }
+
 TEST(Policies, AreOptionsThatTheAllocatorTakes) {
-  for (AllocatorPolicy policy : policies_of_sweep()) {
-    if (policy.heap == AllocatorPolicy::Heap::expandable_segments) continue;
+  for (Policy policy : policies_of_sweep()) {
+    if (policy.heap == Policy::Heap::expandable_segments) continue;
     policy.limit_bytes = policy.garbage_collection_threshold == 0 ? 0 : 12345678;
     EXPECT_NO_THROW(parse_options(config_of(policy))) << key_of(policy);
   }
@@ -66,7 +68,7 @@ TEST(Policies, AreOptionsThatTheAllocatorTakes) {
 TEST(Policies, HaveTheLineToSet) {
   EXPECT_EQ(line_of({}, kDeviceBytes), "");
   EXPECT_EQ(line_of({.max_split_size_mb = 32}, kDeviceBytes), "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32");
-  EXPECT_EQ(line_of({.heap = AllocatorPolicy::Heap::pages, .remap_slack = 0.03}, kDeviceBytes),
+  EXPECT_EQ(line_of({.heap = Policy::Heap::pages, .remap_slack = 0.03}, kDeviceBytes),
             "python -m cachalot run --config heap:pages,remap_slack:0.03");
   EXPECT_EQ(line_of({.garbage_collection_threshold = 0.8, .limit_bytes = 8 * kGiB}, kDeviceBytes),
             "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8,per_process_memory_fraction:0.1");
@@ -77,13 +79,13 @@ TEST(Policies, OptionsThatAreLeftOutChangeNothing) {
   const ProgramShape shape = shape_of(*program.trace);
   const std::size_t scarce = peak_live_bytes(*program.trace) / 10 * 11;
   std::size_t left_out = 0;
-  for (const AllocatorPolicy& policy : policies_of_sweep()) {
-    const AllocatorPolicy active = without_idle_options(policy, shape);
+  for (const Policy& policy : policies_of_sweep()) {
+    const Policy active = without_idle_options(policy, shape);
     if (active == policy || policy.garbage_collection_threshold != 0 || policy.remap_slack > 0.02) continue;
     ++left_out;
     for (const std::size_t bytes : {scarce, kDeviceBytes}) {
-      const PolicyFigures all = *figures_of(*program.trace, heap_of(policy), bytes);
-      const PolicyFigures some = *figures_of(*program.trace, heap_of(active), bytes);
+      const PolicyFigures all = *figures_of(*program.trace, policy, bytes);
+      const PolicyFigures some = *figures_of(*program.trace, active, bytes);
       EXPECT_EQ(all.peak_held_bytes, some.peak_held_bytes) << key_of(policy) << " on " << bytes;
       EXPECT_EQ(all.ooms, some.ooms) << key_of(policy) << " on " << bytes;
     }
@@ -132,7 +134,7 @@ TEST(Advice, KeepsTheDefaultWhereNothingIsSaved) {
   EXPECT_THAT(advice.recommendation.sentence, HasSubstr("Keep PyTorch's default: "));
 
   AdvisedProgram expandable = program_of(file.path());
-  expandable.policy.heap = AllocatorPolicy::Heap::expandable_segments;
+  expandable.policy.heap = Policy::Heap::expandable_segments;
   EXPECT_THAT(advise(expandable, device_of(kDeviceBytes), {}, options_without_times()).recommendation.sentence,
               HasSubstr("Keep expandable_segments:True: "));
 }
@@ -140,7 +142,7 @@ TEST(Advice, KeepsTheDefaultWhereNothingIsSaved) {
 // The program's own policy is not advice, and savings are told against it.
 TEST(Advice, ComparesWithThePolicyThatTheProgramRanWith) {
   AdvisedProgram program = frag_toy();
-  program.policy.heap = AllocatorPolicy::Heap::expandable_segments;
+  program.policy.heap = Policy::Heap::expandable_segments;
   AdviceOptions options = options_without_times();
   options.sweep = true;
   options.top = 1;
@@ -150,7 +152,7 @@ TEST(Advice, ComparesWithThePolicyThatTheProgramRanWith) {
   ASSERT_NE(&now, &choice);
   EXPECT_EQ(advice.recommendation.saved_bytes, now.peak_reserved_bytes - choice.peak_reserved_bytes);
   EXPECT_THAT(advice.recommendation.sentence, HasSubstr("instead of " + format_bytes(now.peak_reserved_bytes)));
-  EXPECT_EQ(advice_of_json(to_json(advice)).of_program().policy, now.policy);
+  EXPECT_EQ(advice_of_json(json_text(advice)).of_program().policy, now.policy);
 }
 
 TEST(Advice, ComparesFailuresBeforeMemory) {
@@ -188,7 +190,8 @@ TEST(Advice, PromisesNoGpuThatMayBeTooSmall) {
   cards[0].more_bytes = 0;
   program.ends_with_failure = true;
   EXPECT_THAT(sentence(), Not(HasSubstr(kPromise)));
-  const std::string text = to_text(advise(program, device_of(kDeviceBytes), cards, options_without_times()), Style());
+  const std::string text =
+      text_of(report_of(advise(program, device_of(kDeviceBytes), cards, options_without_times())), Style());
   EXPECT_THAT(text, AllOf(HasSubstr("not known"), HasSubstr("The history ends where memory ran out")));
 }
 
@@ -209,10 +212,10 @@ TEST(Sweep, EndsOnlyReplaysThatAreNotAmongTheBest) {
 TEST(AdviceJson, IsTheSameWhateverTheNumberOfThreadsAndIsReadBack) {
   AdviceOptions options = options_without_times();
   const std::vector<Card> cards = {card("small", 3300, 50), card("large", 9000, 50)};
-  const std::string text = to_json(advise(frag_toy(), device_of(kDeviceBytes), cards, options));
+  const std::string text = json_text(advise(frag_toy(), device_of(kDeviceBytes), cards, options));
   options.jobs = 4;
-  EXPECT_EQ(to_json(advise(frag_toy(), device_of(kDeviceBytes), cards, options)), text);
-  EXPECT_EQ(to_json(advice_of_json(text)), text);
+  EXPECT_EQ(json_text(advise(frag_toy(), device_of(kDeviceBytes), cards, options)), text);
+  EXPECT_EQ(json_text(advice_of_json(text)), text);
   EXPECT_THROW(advice_of_json("{}"), InvalidArgument);
   EXPECT_THROW(advice_of_json("["), InvalidArgument);
 }
@@ -229,7 +232,7 @@ TEST(Fleet, HasTheMostToBeSavedFirstAndFailuresLast) {
   Advice failed;
   failed.file = "broken";
   failed.error = "broken: no pickle";
-  const std::string text = fleet_text({failed, saving("little", 10), saving("much", 300)}, Style());
+  const std::string text = text_of(fleet_report({failed, saving("little", 10), saving("much", 300)}), Style());
   EXPECT_LT(text.find("much"), text.find("little"));
   EXPECT_LT(text.find("little"), text.find("broken: no pickle"));
   EXPECT_THAT(text,

@@ -13,8 +13,7 @@
 #include "base/bytes.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/analysis/recorded_start.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/replay/policies.h"
 
 namespace cachalot::tools {
@@ -22,9 +21,7 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-std::size_t replayed_bytes(const Trace& trace) {
-  return figures_of(trace, heap_of(AllocatorPolicy()), kEnoughBytes)->peak_held_bytes;
-}
+std::size_t replayed_bytes(const Trace& trace) { return figures_of(trace, Policy(), kEnoughBytes)->peak_held_bytes; }
 
 Action action_named(const std::string& name) {
   for (int i = 0; i <= static_cast<int>(Action::annotate); ++i) {
@@ -72,7 +69,7 @@ TEST(RecordedReserved, IsWhatTheReplayOfAWholeHistoryReserves) {
   const History history = history_of_log("cs336sil_mem_snapshot.csv.gz");
   const std::optional<std::size_t> recorded = recorded_reserved_bytes(history.devices[0]);
   EXPECT_EQ(recorded, 3781165056U);
-  EXPECT_EQ(replayed_bytes(trace_of(history, history.devices[0])), recorded);
+  EXPECT_EQ(replayed_bytes(trace_of(Timeline(history, history.devices[0]))), recorded);
 }
 
 TEST(RecordedReserved, IsUnknownWhereTheHistoryBeginsLate) {
@@ -88,11 +85,11 @@ TEST(RecordedStart, LetsTheReplayOfEveryLogReserveWhatTheGpuHad) {
     ++logs;
     const History history = history_of_log(entry.path().filename().string());
     const DeviceHistory& device = history.devices[0];
-    const auto start = recorded_start(history, device, allocations_of(device));
+    const auto start = recorded_start(Timeline(history, device));
     const std::optional<std::size_t> whole = recorded_reserved_bytes(device);
     ASSERT_NE(start.has_value(), whole.has_value()) << history.path;
-    const TraceStart* const begin = start ? &start->trace : nullptr;
-    EXPECT_EQ(replayed_bytes(trace_of(history, device, FailedRequests::left_out, begin)),
+    const RecordedStart* const begin = start ? &*start : nullptr;
+    EXPECT_EQ(replayed_bytes(trace_of(Timeline(history, device), {.start = begin})),
               start ? start->peak_reserved_bytes : *whole)
         << history.path;
   }
@@ -119,17 +116,16 @@ TEST(RecordedStart, IsTheMemoryThatPyTorchHadThen) {
       {.address = 0x1a00000, .bytes = 10 * kMiB, .state = State::free},
       {.address = 0x3000000, .bytes = 14 * kMiB, .requested_bytes = 13 * kMiB, .state = State::allocated}};
   device.events[2].bytes = device.events[3].bytes = 10 * kMiB;
-  const std::vector<Allocation> allocations = allocations_of(device);
-  const auto start = recorded_start(history, device, allocations);
+  const auto start = recorded_start(Timeline(history, device));
   ASSERT_TRUE(start);
   EXPECT_EQ(start->peak_reserved_bytes, 34 * kMiB);
-  EXPECT_EQ(replayed_bytes(trace_of(history, device, FailedRequests::left_out, &start->trace)), 34 * kMiB);
+  EXPECT_EQ(replayed_bytes(trace_of(Timeline(history, device), {.start = &*start})), 34 * kMiB);
 
   history.settings = "max_split_size_mb:21";
-  EXPECT_FALSE(recorded_start(history, device, allocations));
+  EXPECT_FALSE(recorded_start(Timeline(history, device)));
   history.settings = "";
   device.segments[0].is_expandable = true;
-  EXPECT_FALSE(recorded_start(history, device, allocations));
+  EXPECT_FALSE(recorded_start(Timeline(history, device)));
 }
 
 // 12 MiB are freed and given back, and other 14 MiB take their place.
@@ -144,16 +140,15 @@ TEST(EmptiedCaches, AreEmptiedInTheReplay) {
                    {.address = 0x1000000, .bytes = 12 * kMiB, .stack = own, .action = Action::segment_free},
                    {.address = 0x2000000, .bytes = 14 * kMiB, .action = Action::segment_alloc},
                    {.address = 0x2000000, .bytes = 14 * kMiB, .action = Action::alloc}};
-  const auto reserved = [&] { return replayed_bytes(trace_of(history, device)); };
+  const auto reserved = [&] { return replayed_bytes(trace_of(Timeline(history, device))); };
   EXPECT_EQ(reserved(), 14 * kMiB);
-  const ReplayedHeap expandable;
-  EXPECT_EQ(figures_of(trace_of(history, device), expandable, kEnoughBytes)->peak_held_bytes, 20 * kMiB);
-  EXPECT_EQ(peak_live_bytes(trace_of(history, device)), 14 * kMiB);
+  const Policy expandable{.heap = Policy::Heap::expandable_segments};
+  EXPECT_EQ(figures_of(trace_of(Timeline(history, device)), expandable, kEnoughBytes)->peak_held_bytes, 20 * kMiB);
+  EXPECT_EQ(peak_live_bytes(trace_of(Timeline(history, device))), 14 * kMiB);
   device.events[4].stack = 0;  // as of the call that asks for the segment: PyTorch itself gave it back, to try again
   EXPECT_EQ(reserved(), 14 * kMiB);
-  EXPECT_EQ(
-      figures_of(trace_of(history, device), {"heap:segments,max_split_size_mb:21"}, kEnoughBytes)->peak_held_bytes,
-      26 * kMiB)
+  EXPECT_EQ(figures_of(trace_of(Timeline(history, device)), {.max_split_size_mb = 21}, kEnoughBytes)->peak_held_bytes,
+            26 * kMiB)
       << "another policy would not have run out there";
   device.events[4].stack = own;
   for (HistoryEvent& event : device.events) event.pool = history.pools.add(PoolId{0, 1});
@@ -174,8 +169,8 @@ History history_with_failure(std::uint64_t free_bytes) {
 
 TEST(FailedRequests, ArePlayedAndFreedAtOnce) {
   const History history = history_with_failure(8 * kMiB);
-  const Trace with = trace_of(history, history.devices[0], FailedRequests::played);
-  const Trace without = trace_of(history, history.devices[0]);
+  const Trace with = trace_of(Timeline(history, history.devices[0]), {.failed = TraceOptions::Failed::played});
+  const Trace without = trace_of(Timeline(history, history.devices[0]));
   EXPECT_EQ(with.event_count, without.event_count + 2);
   EXPECT_EQ(peak_live_bytes(without), 4 * kMiB);
   EXPECT_EQ(peak_live_bytes(with), 34 * kMiB);

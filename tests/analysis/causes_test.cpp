@@ -10,7 +10,7 @@
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/oom_message.h"
-#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 #include "tools/replay/policies.h"
 
@@ -58,7 +58,7 @@ HistoryBuilder fragmented(std::uint64_t free) {
 
 Explanation explained(HistoryBuilder& program, const ExplainOptions& options = {}) {
   static const CategoryRules rules = built_in_rules();
-  return explain(program.history(), program.device(), rules, options);
+  return explain(Timeline(program.history(), program.device()), rules, options);
 }
 
 TEST(Explanation, PinnedHostMemoryHasNoCauseAndNoRemedy) {
@@ -71,10 +71,7 @@ TEST(Explanation, PinnedHostMemoryHasNoCauseAndNoRemedy) {
   EXPECT_TRUE(host.remedies.best.empty());
   ASSERT_FALSE(host.shares.lines.empty());
   EXPECT_EQ(host.shares.lines.front().name, "app/answers.py:14 in summary");
-  const auto json = nlohmann::json::parse(to_json("x.pickle", "", {explained(program), host}, 5));
-  EXPECT_EQ(json["devices"].size(), 1);
-  EXPECT_EQ(json["host"].size(), 1);
-  EXPECT_EQ(json["host"][0]["lines"][0]["bytes"], 20 * kMebi);
+  EXPECT_EQ(json_of(report_of(host, 5))["lines"][0]["bytes"], 20 * kMebi);
 }
 
 std::vector<std::string> keys(const Explanation& explanation) {
@@ -169,7 +166,7 @@ TEST(Explain, AReplayThatIsNotExactIsSaidToBe) {
   const Explanation one = explained(program);
   EXPECT_EQ(one.remedies.of_bytes, 490 * kMebi);
   EXPECT_EQ(one.remedies.recorded_bytes, 590 * kMebi);
-  EXPECT_NE(to_text(one, 5, {}).find("(it held 590.00 MiB: the replay is not exact"), std::string::npos);
+  EXPECT_NE(text_of(report_of(one, 5), {}).find("(it held 590.00 MiB: the replay is not exact"), std::string::npos);
 }
 
 TEST(Explain, ARequestThatTheMessageAloneTellsIsReplayedToo) {
@@ -241,8 +238,8 @@ TEST(Replay, TakesTheBlockThatLayLowestInTheRecordedProgram) {
     program.free(second + 60 * kMebi, 40 * kMebi);
     program.alloc(second + 20 * kMebi, 80 * kMebi);
     program.alloc(first, 60 * kMebi);
-    const Trace trace = trace_of(program.history(), program.device());
-    EXPECT_EQ(figures_of(trace, {"heap:segments"}, std::size_t{1} << 40)->peak_held_bytes, (falls ? 200 : 260) * kMebi);
+    const Trace trace = trace_of(Timeline(program.history(), program.device()));
+    EXPECT_EQ(figures_of(trace, {}, std::size_t{1} << 40)->peak_held_bytes, (falls ? 200 : 260) * kMebi);
   }
 }
 

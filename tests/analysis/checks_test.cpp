@@ -17,14 +17,14 @@ constexpr std::uint64_t kMiB = 1 << 20;
 
 // Returns whether the rule holds, which is the only one.
 bool holds(const History& history, const CheckLimits& limits, const CheckPolicy& policy = {}) {
-  const Check check = check_history(history, limits, policy);
+  const Check check = check_history(Timelines(history), limits, policy);
   EXPECT_EQ(check.devices.at(0).rules.size(), 1u);
   return check.holds();
 }
 
 std::string complaint(const History& history, const CheckLimits& limits) {
   try {
-    check_history(history, limits, {});
+    check_history(Timelines(history), limits, {});
     return "";
   } catch (const InvalidArgument& error) {
     return error.what();
@@ -33,7 +33,7 @@ std::string complaint(const History& history, const CheckLimits& limits) {
 
 TEST(Checks, EachLimitIsTheLastFigureThatHolds) {
   const History history = read_history(kLayers);
-  const CheckedFigures figures = check_history(history, {.no_oom = true}, {}).devices.at(0).figures;
+  const CheckedFigures figures = check_history(Timelines(history), {.no_oom = true}, {}).devices.at(0).figures;
   EXPECT_TRUE(holds(history, {.most_peak_bytes = figures.peak_bytes}));
   EXPECT_FALSE(holds(history, {.most_peak_bytes = figures.peak_bytes - 1}));
   EXPECT_TRUE(holds(history, {.most_reserved_bytes = figures.reserved_bytes}));
@@ -71,7 +71,7 @@ TEST(Checks, APolicyIsReplayed) {
     EXPECT_FALSE(holds(history, {.most_reserved_bytes = 23 * kMiB}, {.name = policy})) << policy;
     EXPECT_FALSE(holds(history, {.no_oom = true}, {.name = policy, .device_bytes = 16 * kMiB})) << policy;
   }
-  EXPECT_THROW(check_history(history, {.no_oom = true}, {.name = "no_such_option:1"}), InvalidArgument);
+  EXPECT_THROW(check_history(Timelines(history), {.no_oom = true}, {.name = "no_such_option:1"}), InvalidArgument);
 }
 
 TEST(Checks, ARequestThatFailedIsReplayedUnderAPolicy) {

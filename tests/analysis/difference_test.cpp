@@ -20,7 +20,7 @@ using testing::Pair;
 using Call = HistoryBuilder::Call;
 
 Difference compare(HistoryBuilder& a, HistoryBuilder& b, const DifferenceOptions& options = {}) {
-  return difference_of(a.history(), b.history(), built_in_rules(), options);
+  return difference_of(Timelines(a.history()), Timelines(b.history()), built_in_rules(), options);
 }
 const DifferenceList& list_of(const Difference& difference, const std::string& name) {
   const auto& lists = difference.devices.at(0).lists;
@@ -158,8 +158,8 @@ TEST(Differences, OfEachListAddUpToTheDifferenceOfThePeaks) {
 }
 
 TEST(Differences, OfARunWithItselfAreNone) {
-  const History history = read_history(kLayers);
-  const Difference difference = difference_of(history, history, built_in_rules(), {});
+  const Timelines run(read_history(kLayers));
+  const Difference difference = difference_of(run, run, built_in_rules(), {});
   EXPECT_EQ(difference.devices.at(0).growth(), 0);
   for (const DifferenceList& list : difference.devices[0].lists) {
     for (const DifferenceRow& row : list.rows) EXPECT_STREQ(row.change(), "same") << row.name;
@@ -191,7 +191,7 @@ TEST(Differences, HaveDevicesThatOneRunLacks) {
   ASSERT_EQ(difference.devices.size(), 2u);
   EXPECT_EQ(difference.devices[1].device[0], std::nullopt);
   EXPECT_EQ(difference.devices[1].growth(), 512);
-  EXPECT_NE(to_text(difference, 10, Style()).find("lacks the device"), std::string::npos);
+  EXPECT_NE(text_of(report_of(difference, 10), Style()).find("lacks the device"), std::string::npos);
 }
 
 // ---- time
@@ -245,7 +245,7 @@ TEST(DifferencesInTime, PutStagesTogetherWhereThereAreMany) {
   EXPECT_EQ(parts[1].begin, 25);
   EXPECT_EQ(parts[1].end, 50);
   EXPECT_EQ(parts[1].peak_bytes.a, 50);
-  EXPECT_NE(to_text(difference, 1, Style()).find("numbers 26 to 50"), std::string::npos);
+  EXPECT_NE(text_of(report_of(difference, 1), Style()).find("numbers 26 to 50"), std::string::npos);
 }
 
 TEST(DifferencesInTime, NamesWithoutNumbers) {
@@ -263,7 +263,7 @@ TEST(DifferenceReports, KeepTheSumOfWhatIsNotShown) {
     one.alloc(0x1000 * i, 7, one.stack({{"/app/a.py", "f", i}}));
   }
   const Difference difference = compare(one, two);
-  const auto json = nlohmann::json::parse(to_json(difference, 2));
+  const Json json = json_of(report_of(difference, 2));
   const auto& lines = json["devices"][0]["by_line"];
   ASSERT_EQ(lines["rows"].size(), 2u);
   EXPECT_EQ(lines["rows"][0]["name"], "app/a.py:7 in f");
@@ -272,7 +272,7 @@ TEST(DifferenceReports, KeepTheSumOfWhatIsNotShown) {
   for (const auto& row : lines["rows"]) sum += row["growth_bytes"].get<std::int64_t>();
   EXPECT_EQ(json["growth_bytes"], sum);
   EXPECT_EQ(sum, difference.devices[0].growth());
-  EXPECT_NE(to_text(difference, 2, Style()).find("(5 more)"), std::string::npos);
+  EXPECT_NE(text_of(report_of(difference, 2), Style()).find("(5 more)"), std::string::npos);
 }
 
 }  // namespace

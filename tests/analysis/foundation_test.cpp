@@ -21,9 +21,8 @@ constexpr std::uint64_t kBlock = 512;
 
 std::vector<std::string> names(HistoryBuilder& builder, const CategoryRules& rules = built_in_rules()) {
   Categorizer categorizer(builder.history(), rules);
-  const std::vector<Allocation> allocations = allocations_of(builder.device());
   std::vector<std::string> names;
-  for (const Category category : categorizer.categories_of(builder.device(), allocations))
+  for (const Category category : categorizer.categories_of(Timeline(builder.history(), builder.device())))
     names.emplace_back(categorizer.name_of(category));
   return names;
 }
@@ -447,13 +446,12 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
   train.alloc(0x10400, 600);
   train.free(0x10400, 600);
   train.free(0x90000, 100);  // was there before
-  const std::vector<Allocation> allocations = allocations_of(train.device());
-  const auto blocks = block_bytes_of(train.device(), allocations);
-  HeldCursor cursor(train.device(), allocations, blocks);
+  const Timeline timeline(train.history(), train.device());
+  HeldCursor cursor(timeline);
   EXPECT_EQ(cursor.held().requested, 100);
   EXPECT_EQ(cursor.held().allocated, 512);
   EXPECT_EQ(cursor.held().reserved, 0);
-  const auto peak = find_peak(train.device(), allocations, blocks, PeakKind::allocated_peak);
+  const auto peak = timeline.moment(MomentKind::allocated_peak);
   ASSERT_TRUE(peak);
   EXPECT_EQ(peak->event, 3);
   EXPECT_EQ(peak->held.requested, 1700);
@@ -462,7 +460,7 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
   EXPECT_EQ(peak->live.size(), 3);
   while (!cursor.is_at_end()) cursor.advance();
   EXPECT_EQ(cursor.held().requested, 1000);
-  EXPECT_FALSE(find_peak(train.device(), allocations, blocks, PeakKind::out_of_memory));
+  EXPECT_FALSE(timeline.moment(MomentKind::out_of_memory));
 }
 
 TEST(Timeline, LargeBlocksHaveTheRemaindersThatWereNotSplitOff) {
@@ -476,11 +474,10 @@ TEST(Timeline, LargeBlocksHaveTheRemaindersThatWereNotSplitOff) {
   train.alloc(kSegment, 24 * kMiB + 1);  // and here up to the next block
   train.free(kSegment, 24 * kMiB + 1);
   train.alloc(kSegment, 20 * kMiB);
-  const std::vector<Allocation> allocations = allocations_of(train.device());
-  EXPECT_EQ(block_bytes_of(train.device(), allocations),
+  EXPECT_EQ(Timeline(train.history(), train.device()).block_bytes(),
             (std::vector<std::uint64_t>{25 * kMiB, 35 * kMiB, 25 * kMiB, 20 * kMiB}));
   train.add(Action::segment_map, kSegment + 60 * kMiB, 2 * kMiB);  // expandable segments split every block
-  EXPECT_EQ(block_bytes_of(train.device(), allocations),
+  EXPECT_EQ(Timeline(train.history(), train.device()).block_bytes(),
             (std::vector<std::uint64_t>{25 * kMiB, 34 * kMiB, 24 * kMiB + 512, 20 * kMiB}));
 }
 

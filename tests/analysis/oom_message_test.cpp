@@ -222,7 +222,8 @@ TEST(OomMessages, TellNoFalsehoodOfThisProcess) {
           begin + "Process 7 has 21.50 GiB memory in use. Of the allocated memory 21.00 GiB is allocated by", "log")
           .front();
   EXPECT_EQ(other_bytes(cut), 0u);
-  EXPECT_EQ(message_text(cut).find("of it outside of PyTorch"), std::string::npos) << message_text(cut);
+  EXPECT_EQ(text_of(message_section(cut), Style()).find("of it outside of PyTorch"), std::string::npos)
+      << text_of(message_section(cut), Style());
 }
 
 // With more than the device has, live memory that would fit by itself leaves memory between its blocks; else it does not fit.
@@ -473,13 +474,13 @@ TEST(OomMessages, TheirFiguresStandInTextAndJson) {
       "26.00 MiB allocated "
       "in private pools (e.g., CUDA Graphs), and 217.48 MiB is reserved by PyTorch but unallocated.";
   const Explanation one = explain_message(read_oom_messages(log, "log").front(), std::nullopt);
-  const std::string text = to_text(one, 5, Style());
+  const std::string text = text_of(report_of(one, 5), Style());
   for (const char* figure :
        {"other_process: 20.00 MiB was asked for: other processes held 8.15 GiB of", "39.39 GiB, 9.25 MiB free",
         "31.20 GiB (process 30427 of the host)", "8.15 GiB (25454 3.86 GiB, 104554 4.29 GiB)", "26.00 MiB",
         "held outside", "PyTorch on CUDA, rank 3"})
     EXPECT_NE(text.find(figure), std::string::npos) << figure << " is not in\n" << text;
-  const Json json = Json::parse(to_json("log", "", {one}, 5))["devices"][0];
+  const Json json = json_of(report_of(one, 5));
   EXPECT_EQ(json["verdict"]["cause"], "other_process");
   EXPECT_EQ(json["message"]["own_process"], 30427);
   EXPECT_EQ(json["message"]["other_processes"].size(), 2u);
@@ -547,8 +548,8 @@ TEST(OomMessages, AreReadOrRefusedWhateverBecameOfThem) {
         ASSERT_FALSE(one.text.empty());
         ASSERT_NE(one.cause, Cause::none);
         if (i % 16 == 0) {
-          ASSERT_FALSE(to_text(one, 5, Style()).empty());
-          ASSERT_FALSE(to_json("log", "", {one}, 5).empty());
+          ASSERT_FALSE(text_of(report_of(one, 5), Style()).empty());
+          ASSERT_FALSE(tools::text_of(json_of(report_of(one, 5))).empty());
         }
         ++read;
       }

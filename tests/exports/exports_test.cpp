@@ -15,7 +15,7 @@
 #include "tests/exports/same_history.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/output/export_formats.h"
 #include "tools/replay/trace_reader.h"
 
@@ -167,7 +167,7 @@ TEST(TraceExport, IsReadAsTheTraceOfTheHistory) {
   for (const History& history : {read_history(kLayers), small_program().history()}) {
     const TemporaryFile file;
     write(history, "trace", file.path());
-    EXPECT_EQ(read_trace(file.path()).events, trace_of(history, history.devices[0]).events);
+    EXPECT_EQ(read_trace(file.path()).events, trace_of(Timeline(history, history.devices[0])).events);
   }
 }
 

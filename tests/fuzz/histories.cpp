@@ -4,7 +4,7 @@
 
 #include "tests/fuzz/file.h"
 #include "tests/tools/recorded_figures.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/replay/replay.h"
 
 namespace cachalot::fuzz {
@@ -23,7 +23,8 @@ void expect_sound(const tools::History& history, const tools::DeviceHistory& dev
   for (const tools::HistorySegment& segment : device.segments) {
     expect(segment.first_block + segment.block_count <= device.blocks.size(), "a segment's blocks");
   }
-  for (const tools::Allocation& allocation : tools::allocations_of(device)) {
+  const tools::Timeline timeline(history, device);
+  for (const tools::Allocation& allocation : timeline.allocations()) {
     const bool begins = allocation.begin == tools::Allocation::kBefore || allocation.begin < device.events.size();
     const bool ends = allocation.end == tools::Allocation::kNever || allocation.end < device.events.size();
     expect(begins && ends && allocation.details < history.details.size(), "an allocation's events");
@@ -34,7 +35,7 @@ void expect_sound(const tools::History& history, const tools::DeviceHistory& dev
 // A device that is too small for a history is an answer, and no error.
 void replay(const tools::History& history, const tools::DeviceHistory& device) {
   tools::Trace trace;
-  if (!is_taken([&] { trace = tools::trace_of(history, device); })) return;
+  if (!is_taken([&] { trace = tools::trace_of(tools::Timeline(history, device)); })) return;
   tools::ReplayOptions options;
   options.device_bytes = std::size_t{1} << 30;
   tools::completes(trace, options, options.device_bytes);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cachalot/errors.h"
+#include "tools/analysis/explanation.h"
 #include "tools/history/history.h"
 #include "tools/output/html_report.h"
 
@@ -15,29 +16,29 @@ nlohmann::json json_of(const std::string& data) {
   return nlohmann::json::parse(data.substr(8, std::stoul(data.substr(0, 8), nullptr, 16)));
 }
 
-HtmlReport report_of(const History& history) {
+HtmlReport report_of(const Timelines& timelines) {
   HtmlReport report;
   report.title = "<b>title</b>";
   report.command = "cachalot snapshot";
-  add_runs(report, history);
+  add_runs(report, timelines);
   return report;
 }
 
 TEST(Page, HasTheRunsOfAHistory) {
-  const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
-  const nlohmann::json page = json_of(html_data(report_of(history), built_in_rules()));
+  const Timelines timelines(read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle"));
+  const nlohmann::json page = json_of(html_data(report_of(timelines), built_in_rules()));
   ASSERT_EQ(page["runs"].size(), 1U);
   EXPECT_EQ(page["runs"][0]["name"], "layers.pickle");
-  EXPECT_EQ(page["runs"][0]["events"], history.devices[0].events.size());
+  EXPECT_EQ(page["runs"][0]["events"], timelines.devices()[0].events().size());
   EXPECT_EQ(page["runs"][0]["layouts"], nlohmann::json({"recorded", "page heap"}));
   EXPECT_EQ(page["columns"]["0/begin"][1], page["columns"]["0/1.address"][1]);
 }
 
 TEST(Page, HasNoTextOfTheReportInItsHtml) {
-  const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
-  HtmlReport report = report_of(history);
+  const Timelines timelines(read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle"));
+  HtmlReport report = report_of(timelines);
   report.verdict.headline = "<script>alert(1)</script>";
-  report.tables.push_back({.title = "<i>table</i>", .note = "", .columns = {}, .rows = {}});
+  report.answer.add(Table{.title = "<i>table</i>", .columns = {{.title = "<b>"}}, .rows = {{"<u>"}}});
   const std::string html = html_of(report, built_in_rules());
   EXPECT_EQ(html.find("alert(1)"), std::string::npos);
   EXPECT_EQ(html.find("<b>title"), std::string::npos);
@@ -73,6 +74,16 @@ TEST(Page, OfAnUnwritablePathIsRefused) {
     EXPECT_NE(std::string(error.what()).find("--html /nonexistent/report.html: cannot write"), std::string::npos)
         << error.what();
   }
+}
+
+// A report has a verdict with replays, and the whole history: all of it from one timeline.
+TEST(Page, OfAnExplanationPairsTheHistoryOnce) {
+  const std::size_t before = Timeline::made();
+  const Timelines timelines(read_history(CACHALOT_DATA_DIR "/snapshots/torch-2.11/fragmented.pickle.gz"));
+  const Explanation explanation = explain(timelines.devices().front(), built_in_rules(), {});
+  EXPECT_FALSE(explanation.remedies.best.empty());
+  html_data(report_of(timelines), built_in_rules());
+  EXPECT_EQ(Timeline::made() - before, timelines.devices().size() + timelines.host().size());
 }
 
 }  // namespace

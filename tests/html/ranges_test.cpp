@@ -4,14 +4,14 @@
 #include <limits>
 #include <vector>
 
-#include "tools/analysis/layout.h"
 #include "tools/history/history.h"
+#include "tools/history/memory_ranges.h"
 
 namespace cachalot::tools {
 namespace {
 
-constexpr std::uint32_t kBefore = Allocation::kBefore;
-constexpr std::uint32_t kNever = Allocation::kNever;
+constexpr std::uint32_t kBefore = MemoryRange::kBefore;
+constexpr std::uint32_t kNever = MemoryRange::kNever;
 using Action = HistoryEvent::Action;
 
 struct Expected {

@@ -37,13 +37,13 @@ Card make_large() { return card("large", 1000); }
 CardRun run_on(const Card& card, std::size_t reserved_mib) {
   return {.device = 0,
           .card = card,
-          .policy = Policy::pytorch,
+          .heap = Policy::Heap::segments,
           .architectures = {},
           .reserved_bytes = reserved_mib * kMiB,
           .other_bytes = 0};
 }
 
-using Answers = std::array<bool, kPolicyCount>;
+using Answers = std::array<bool, kHeapCount>;
 
 Answers answers_for(const CardTable& table, const std::string& key) {
   for (const CardTable::Row& row : table.rows) {
@@ -53,25 +53,31 @@ Answers answers_for(const CardTable& table, const std::string& key) {
   return {};
 }
 
-TEST(PolicyFit, NeedsWhatLivesAtOnceAndAtMostWhatIsHeldWithoutALimit) {
-  PolicyFit fit(trace_with_holes());
-  EXPECT_EQ(fit.live_bytes(), 192 * kMiB);
-  EXPECT_EQ(fit.held_bytes(Policy::pytorch), 336 * kMiB);
-  EXPECT_LT(fit.held_bytes(Policy::page_heap), 200 * kMiB);
-  for (const Policy policy : kPolicies) {
-    EXPECT_FALSE(fit.fits(policy, fit.live_bytes() - 1)) << name_of(policy);
-    EXPECT_TRUE(fit.fits(policy, fit.held_bytes(policy))) << name_of(policy);
-  }
-  EXPECT_FALSE(fit.fits(Policy::pytorch, 300 * kMiB));
-  EXPECT_TRUE(fit.fits(Policy::page_heap, 300 * kMiB));
+std::string lines_of(const CardTable& table, bool verbose) {
+  Section section{.label_width = 13};
+  add_to(section, table, verbose);
+  return text_of(section, Style());
 }
 
-TEST(PolicyFit, KnowsThatPyTorchGivesItsCacheBackBeforeItFails) {
+TEST(MemoryNeed, NeedsWhatLivesAtOnceAndAtMostWhatIsHeldWithoutALimit) {
+  MemoryNeed need(trace_with_holes());
+  EXPECT_EQ(need.live_bytes(), 192 * kMiB);
+  EXPECT_EQ(need.held_bytes({}), 336 * kMiB);
+  EXPECT_LT(need.held_bytes({.heap = Policy::Heap::pages}), 200 * kMiB);
+  for (const Policy::Heap heap : kHeaps) {
+    EXPECT_FALSE(need.fits({.heap = heap}, need.live_bytes() - 1)) << name_of(heap);
+    EXPECT_TRUE(need.fits({.heap = heap}, need.held_bytes({.heap = heap}))) << name_of(heap);
+  }
+  EXPECT_FALSE(need.fits({}, 300 * kMiB));
+  EXPECT_TRUE(need.fits({.heap = Policy::Heap::pages}, 300 * kMiB));
+}
+
+TEST(MemoryNeed, KnowsThatPyTorchGivesItsCacheBackBeforeItFails) {
   const TemporaryFile file;
   std::ofstream(file.path()) << "a,0,104857600,0\nf,0\na,1,125829120,0\n";
-  PolicyFit fit(read_trace(file.path()));
-  EXPECT_EQ(fit.held_bytes(Policy::pytorch), 220 * kMiB);
-  EXPECT_TRUE(fit.fits(Policy::pytorch, 120 * kMiB));
+  MemoryNeed need(read_trace(file.path()));
+  EXPECT_EQ(need.held_bytes({}), 220 * kMiB);
+  EXPECT_TRUE(need.fits({}, 120 * kMiB));
 }
 
 TEST(ACardTable, SaysForEachCardWithWhichPolicyTheProgramFits) {
@@ -100,7 +106,7 @@ TEST(ACardTable, BelievesTheRunAndSaysWhereAReplayDiffersFromIt) {
   EXPECT_FALSE(table.is_exact);
   EXPECT_EQ(answers_for(table, "middle"), (Answers{true, true, true}));
   EXPECT_EQ(answers_for(table, "larger"), (Answers{true, true, true}));
-  EXPECT_THAT(to_text(table, false, Style()), HasSubstr("approximate: "));
+  EXPECT_THAT(lines_of(table, /*verbose=*/false), HasSubstr("approximate: "));
 }
 
 TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
@@ -121,7 +127,7 @@ TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
   one.key = "newer";
   const CardTable table = make_card_table(trace_with_holes(), run, {large, one});
   EXPECT_EQ(table.rows.size(), 1);
-  EXPECT_THAT(to_text(table, false, Style()), HasSubstr("has no kernels for newer\n"));
+  EXPECT_THAT(lines_of(table, /*verbose=*/false), HasSubstr("has no kernels for newer\n"));
   EXPECT_EQ(json_of(table).at("left_out"), nlohmann::json::array({"newer"}));
   EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.size() == 1);
   run.card = one;
@@ -134,14 +140,14 @@ TEST(ACardTable, IsShortInTextAndHasEachCardIfVerbose) {
                                    card("middle", 300), card("more", 2000), large,
                                    card("most", 3000)};
   const CardTable table = make_card_table(trace_with_holes(), run_on(large, 336), cards);
-  const std::string text = to_text(table, /*verbose=*/false, Style());
+  const std::string text = lines_of(table, /*verbose=*/false);
   EXPECT_THAT(text, HasSubstr("                tiny to less (3 cards)  50.00 MiB to 150.00 MiB       no"));
   EXPECT_THAT(text, HasSubstr("                middle                               300.00 MiB       no "));
   EXPECT_THAT(text, HasSubstr("yes  this run\n                more, most "));
   EXPECT_THAT(text, HasSubstr("expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"));
   EXPECT_THAT(text, HasSubstr("page heap: python -m cachalot run --config heap:pages\n"));
   EXPECT_THAT(text, Not(HasSubstr("approximate")));
-  EXPECT_THAT(to_text(table, /*verbose=*/true, Style()), HasSubstr("                small "));
+  EXPECT_THAT(lines_of(table, /*verbose=*/true), HasSubstr("                small "));
 }
 
 TEST(ACardTable, LeavesRoomForTheContextOfEachCard) {
@@ -172,7 +178,7 @@ TEST(ACardTable, MarksAnswersThatChangeWithinTheSpreadOfEstimates) {
   EXPECT_EQ(json.at(3).at("unsure"), nlohmann::json::array({"pytorch"}));
   EXPECT_EQ(json.at(3).at("pytorch"), true) << "what fits is said as before";
   EXPECT_EQ(json.at(4).at("unsure"), nlohmann::json::array({"pytorch"})) << "the run itself: 300 MiB would be left";
-  const std::string text = to_text(table, /*verbose=*/false, Style());
+  const std::string text = lines_of(table, /*verbose=*/false);
   EXPECT_THAT(text, HasSubstr("     yes?  "));
   EXPECT_THAT(text, EndsWith("                ?: may change: the context and NCCL are estimates (--context SIZE sets "
                              "the context)\n"));
@@ -182,7 +188,7 @@ TEST(ACardTable, MarksAnswersThatChangeWithinTheSpreadOfEstimates) {
   cards[0].less_bytes = 16 * kMiB;
   const CardTable other = make_card_table(trace_with_holes(), run_on(card("large", 1000), 336), cards);
   EXPECT_EQ(json_of(other).at("cards").at(0).at("unsure"), nlohmann::json::array({"pytorch"}));
-  EXPECT_THAT(to_text(other, /*verbose=*/false, Style()), HasSubstr("     no?  "));
+  EXPECT_THAT(lines_of(other, /*verbose=*/false), HasSubstr("     no?  "));
 }
 
 TEST(ACardTable, HasEveryCardInJson) {
@@ -192,17 +198,12 @@ TEST(ACardTable, HasEveryCardInJson) {
   const auto json = json_of(make_card_table(trace_with_holes(), run_on(large, 336), {large, other}));
   EXPECT_EQ(json.at("live_bytes"), 192 * kMiB);
   EXPECT_EQ(json.at("held_bytes").at("pytorch"), 336 * kMiB);
-  const nlohmann::json middle = {{"gpu", "middle"},
-                                 {"name", "middle"},
-                                 {"memory_bytes", 300 * kMiB},
-                                 {"context_bytes", 0},
-                                 {"same_architecture", false},
-                                 {"spread", {{"less_bytes", 0}, {"more_bytes", 0}}},
-                                 {"unsure", nlohmann::json::array()},
-                                 {"pytorch", false},
-                                 {"expandable_segments", true},
-                                 {"page_heap", true}};
-  EXPECT_EQ(json.at("cards").at(0), middle);
+  const Json middle = {
+      {"gpu", "middle"},         {"name", "middle"},           {"memory_bytes", 300 * kMiB},
+      {"context_bytes", 0},      {"same_architecture", false}, {"spread", {{"less_bytes", 0}, {"more_bytes", 0}}},
+      {"unsure", Json::array()}, {"pytorch", false},           {"expandable_segments", true},
+      {"page_heap", true}};
+  EXPECT_EQ(nlohmann::json(json.at("cards").at(0)), nlohmann::json(middle));
   EXPECT_EQ(json.at("cards").at(1).at("same_architecture"), true);
 }
 

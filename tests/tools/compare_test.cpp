@@ -44,9 +44,9 @@ TEST(Conclusion, IsComputedFromTheFigures) {
 
 TEST(Comparison, TellsOfAllocationsThatFail) {
   Comparison one = figures(200, 100, 100);
-  EXPECT_EQ(to_text({one}, Style()).find("failed"), std::string::npos);
+  EXPECT_EQ(text_of(report_of(std::vector{one}), Style()).find("failed"), std::string::npos);
   one.expandable.ooms = 3;
-  EXPECT_THAT(to_text({one}, Style()),
+  EXPECT_THAT(text_of(report_of(std::vector{one}), Style()),
               HasSubstr("moe: allocations that failed on this device: 0 with PyTorch's policy, 3 with expandable "
                         "segments, 0 with the page heap\n"));
 }

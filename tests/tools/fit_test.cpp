@@ -87,20 +87,20 @@ Found search(const Program& program, const std::vector<std::int64_t>& values,
     }
   }
   for (const std::size_t bytes : memory) {
-    for (const Policy policy : kPolicies) found.largest.push_back(search.largest({policy, bytes}));
+    for (const Policy::Heap heap : kHeaps) found.largest.push_back(search.largest({heap, bytes}));
   }
   return found;
 }
 
 std::vector<std::optional<std::size_t>> try_all(const Program& program, const std::vector<std::int64_t>& values,
                                                 const std::set<std::size_t>& memory = kMemory) {
-  std::vector<std::optional<std::size_t>> largest(memory.size() * kPolicyCount);
+  std::vector<std::optional<std::size_t>> largest(memory.size() * kHeapCount);
   for (std::size_t index = 0; index < values.size(); ++index) {
-    PolicyFit fit(trace_at(program, values[index]));
+    MemoryNeed need(trace_at(program, values[index]));
     std::size_t question = 0;
     for (const std::size_t bytes : memory) {
-      for (const Policy policy : kPolicies) {
-        if (fit.fits(policy, bytes - 3 * kMiB)) largest[question] = index;
+      for (const Policy::Heap heap : kHeaps) {
+        if (need.fits({.heap = heap}, bytes - 3 * kMiB)) largest[question] = index;
         ++question;
       }
     }
@@ -171,7 +171,7 @@ TEST(FitSearch, KnowsThatWhatRanOutOfMemoryFitsNowhere) {
       ++runs;
     }
   }
-  EXPECT_EQ(search.largest({Policy::pytorch, std::size_t{90000} * kMiB}), 4u);
+  EXPECT_EQ(search.largest({Policy::Heap::segments, std::size_t{90000} * kMiB}), 4u);
   EXPECT_LE(runs, 9u);
 }
 
@@ -210,7 +210,7 @@ void expect_all_rows_found(const WideProgram& program, const Vary& outer, const 
   for (std::size_t row = 0; row < outer.values.size(); row += 3) {
     std::vector<std::optional<std::size_t>> largest;
     for (const std::size_t bytes : kFewMemory) {
-      for (const Policy policy : kPolicies) largest.push_back(frontier.largest(row, {policy, bytes}));
+      for (const Policy::Heap heap : kHeaps) largest.push_back(frontier.largest(row, {heap, bytes}));
     }
     ASSERT_EQ(largest, try_all(with_outer(program, outer.values[row]), last.values, kFewMemory)) << "in row " << row;
   }
@@ -261,7 +261,7 @@ TEST(FitFrontier, HasCornersWhereTheLargestValueFalls) {
   const Vary last = range("batch", 30);
   FitFrontier frontier({outer, last}, kFewMemory);
   run_all(frontier, bilinear, last.values);
-  const FitQuestion question{.policy = Policy::page_heap, .memory_bytes = 400 * kMiB};
+  const FitQuestion question{.heap = Policy::Heap::pages, .memory_bytes = 400 * kMiB};
   std::size_t corners = 0;
   for (std::size_t row = 0; row < frontier.row_count(); ++row) {
     const std::optional<std::size_t> here = frontier.largest(row, question);
@@ -298,7 +298,7 @@ TEST(FitFrontier, IsBoundedBySmallerAndLargerValuesOfTwoRanges) {
     const std::vector<std::int64_t> fixed = frontier.values_of(row);
     std::vector<std::optional<std::size_t>> largest;
     for (const std::size_t bytes : kFewMemory) {
-      for (const Policy policy : kPolicies) largest.push_back(frontier.largest(row, {policy, bytes}));
+      for (const Policy::Heap heap : kHeaps) largest.push_back(frontier.largest(row, {heap, bytes}));
     }
     ASSERT_EQ(largest, try_all(program(fixed[0], fixed[1]), up_to(30), kFewMemory)) << fixed[0] << " " << fixed[1];
   }

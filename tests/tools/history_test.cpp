@@ -16,7 +16,7 @@
 #include "tests/tools/data_files.h"
 #include "tests/tools/recorded_figures.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/timeline.h"
 
 namespace cachalot::tools::history_tests {
 namespace {
@@ -189,7 +189,8 @@ TEST(History, CompletesPoolsFromTheSegmentsThatAreThereSinceThen) {
 TEST(History, GivesAnAnnotationWhatItsAllocationHad) {
   const nlohmann::json alloc = with(entry("alloc", 8, 1), "compile_context", "0/0");
   const History history = history_of(snapshot({{alloc, with(entry("annotate", 8, 1), "user_metadata", "weights")}}));
-  const std::vector<Allocation> allocations = allocations_of(history.devices.at(0));
+  const Timeline timeline(history, history.devices.at(0));
+  const std::vector<Allocation>& allocations = timeline.allocations();
   ASSERT_EQ(allocations.size(), 1u);
   const EventDetails details = history.details[allocations[0].details];
   EXPECT_EQ(history.texts[details.user_metadata], "weights");
@@ -387,7 +388,7 @@ TEST(Allocations, AreFoundInTimeWhateverTheAddresses) {
   DeviceHistory device;
   constexpr std::uint32_t kEvents = 1 << 20;
   for (std::uint32_t i = 0; i < kEvents; ++i) device.events.push_back({.address = Address{i} << 40, .bytes = 1});
-  EXPECT_EQ(allocations_of(device).size(), kEvents);
+  EXPECT_EQ(Timeline(History(), device).allocations().size(), kEvents);
 }
 
 }  // namespace

@@ -20,8 +20,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/checks.h"
 #include "tools/analysis/explanation.h"
-#include "tools/analysis/recorded_start.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 #include "tools/output/export_formats.h"
 #include "tools/output/snapshot_report.h"
@@ -128,8 +127,9 @@ TEST(RecordedSnapshots, AreWrittenInEachFormat) {
 
 // Returns the most that the replay under the program's own settings held, on the memory that the program had.
 std::size_t replayed_bytes(const RecordedProgram& recorded, const std::string& settings) {
-  const ReplayedHeap heap = is_expandable(settings) ? ReplayedHeap{} : ReplayedHeap{segment_config(settings)};
-  return figures_of(*recorded.program.trace, heap, recorded.usable_bytes.value_or(kEnoughBytes))->peak_held_bytes;
+  const Policy policy = is_expandable(settings) ? Policy{.heap = Policy::Heap::expandable_segments}
+                                                : Policy{.options = segment_config(settings)};
+  return figures_of(*recorded.program.trace, policy, recorded.usable_bytes.value_or(kEnoughBytes))->peak_held_bytes;
 }
 
 TEST(RecordedSnapshots, HaveThePeaksThatPyTorchCounted) {
@@ -187,10 +187,10 @@ const std::map<std::string, Answer> kAnswers = {
 
 TEST(RecordedSnapshots, AreExplainedWithTheRequestThatFailedItsCauseAndRemedies) {
   for_each_snapshot([&](const Recorded& recorded) {
-    History history = read_history(recorded.path);
+    const Timelines timelines(read_history(recorded.path));
     const Json& failed = recorded.contents["failed_bytes"];
-    for (DeviceHistory& device : history.devices) {
-      const Explanation explanation = explain(history, device, built_in_rules(), ExplainOptions());
+    for (const Timeline& timeline : timelines.devices()) {
+      const Explanation explanation = explain(timeline, built_in_rules(), ExplainOptions());
       ASSERT_EQ(explanation.evidence.failure.has_value(), !failed.is_null());
       if (failed.is_null()) {
         EXPECT_EQ(explanation.cause, Cause::none);
@@ -210,14 +210,14 @@ TEST(RecordedSnapshots, AreExplainedWithTheRequestThatFailedItsCauseAndRemedies)
 TEST(RecordedSnapshots, AreChecked) {
   for_each_snapshot([](const Recorded& recorded) {
     const History history = read_history(recorded.path);
-    const Check check = check_history(history, {.no_oom = true}, {});
+    const Check check = check_history(Timelines(history), {.no_oom = true}, {});
     EXPECT_EQ(check.holds(), recorded.contents["failed_bytes"].is_null());
   });
 }
 
 TEST(RecordedSnapshots, AreShown) {
   for_each_snapshot([](const Recorded& recorded) {
-    EXPECT_FALSE(nlohmann::json::parse(to_json(read_history(recorded.path), 5))["devices"].empty());
+    EXPECT_FALSE(json_of(report_of(read_history(recorded.path), 5))["devices"].empty());
   });
 }
 

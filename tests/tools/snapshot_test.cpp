@@ -15,7 +15,7 @@
 #include "tests/tools/complaint.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 #include "tools/history/readers.h"
 #include "tools/output/snapshot_report.h"
@@ -28,9 +28,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 History read_file(const std::string& path) { return read_snapshot_history(InputFile(path, "snapshot")); }
 History read_text(const std::string& text) { return read_file(TemporaryFile(text).path()); }
-nlohmann::json report(const History& snapshot, std::size_t top = 10) {
-  return nlohmann::json::parse(to_json(snapshot, top));
-}
+nlohmann::json report(const History& snapshot, std::size_t top = 10) { return json_of(report_of(snapshot, top)); }
 
 // The message without the file's name; "" when there is no complaint.
 std::string complaint_about_snapshot(const std::string& text) {
@@ -85,7 +83,7 @@ TEST(Snapshots, OfPyTorchSayWhatHoldsTheMemory) {
 }
 
 TEST(Snapshots, AsTextHaveEveryFigure) {
-  const std::string text = to_text(read_file(kLayers), 2);
+  const std::string text = text_of(report_of(read_file(kLayers), 2), {});
   for (const char* part : {"36.00 MiB in 4 segments", "18.25 MiB in 8 blocks", "12.00 MiB of it, by other streams",
                            "17.75 MiB in 4 blocks, the largest 12.00 MiB", "32.39 %", "57 events",
                            "layers.py:34 in train", "layers.py:10 in __init__", "and 2 more lines"}) {
@@ -174,7 +172,7 @@ TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
 TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
   const nlohmann::json frames = {{{"filename", "a\x1b[2J.py"}, {"line", 1}, {"name", "f\n"}}};
   const std::string text =
-      to_text(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10);
+      text_of(report_of(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10), {});
   EXPECT_NE(text.find("a\\x1b[2J.py:1 in f\\x0a"), std::string::npos) << text;
 }
 
@@ -325,7 +323,7 @@ double seconds_of(int devices) {
   const std::string text = fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories);
   const History history = read_text(text);
   return cpu_seconds([&] {
-    EXPECT_NE(to_text(history, 10).find(fmt::format("device {}\n", devices - 1)), std::string::npos);
+    EXPECT_NE(text_of(report_of(history, 10), {}).find(fmt::format("device {}\n", devices - 1)), std::string::npos);
     EXPECT_EQ(tools::traces_of(history).size(), static_cast<std::size_t>(devices));
   });
 }
@@ -394,7 +392,7 @@ TEST(Histories, LeaveOutActionsThatAreNotKnown) {
   EXPECT_EQ(snapshot.unknown_actions, 1u);
   EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
   const std::string line = "  left out of the history  1 event of an unknown kind, from a newer PyTorch\n";
-  EXPECT_TRUE(to_text(snapshot, 10).ends_with(line)) << to_text(snapshot, 10);
+  EXPECT_TRUE(text_of(report_of(snapshot, 10), {}).ends_with(line)) << text_of(report_of(snapshot, 10), {});
 }
 
 TEST(Histories, ThatAreEmptyAreRefused) {

@@ -7,7 +7,7 @@
 
 #include "tests/tools/complaint.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools::text_histories_tests {
@@ -63,7 +63,7 @@ TEST(HistoryOfRmm, RefusesWhatRmmDoesNotWrite) {
 TEST(HistoryOfATrace, IsTheTrace) {
   const History history = history_of("a,7,100,3\na,8,200,0\nf,7\na,9,300,0\n");
   EXPECT_EQ(history.format, HistoryFormat::cachalot_trace);
-  const Trace trace = trace_of(history, history.devices.at(0));
+  const Trace trace = trace_of(Timeline(history, history.devices.at(0)));
   EXPECT_EQ(trace.event_count, 4u);
   EXPECT_EQ(trace.slots, 2u);
   EXPECT_EQ(trace.events[3].bytes, 300u);

@@ -642,10 +642,11 @@ class Judgement {
 
 }  // namespace
 
-std::vector<Category> Categorizer::categories_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
+std::vector<Category> Categorizer::categories_of(const Timeline& timeline) {
+  const std::vector<Allocation>& allocations = timeline.allocations();
   std::vector<Doubt> doubts;
   std::vector<Category> categories =
-      Judgement(history_, device, matcher_).of(allocations, history_.stacks.size(), doubts);
+      Judgement(history_, timeline.device(), matcher_).of(allocations, history_.stacks.size(), doubts);
   settle_doubts(allocations, doubts, categories);
   name_what_was_before(allocations, categories);
   return categories;

@@ -22,7 +22,6 @@
 
 #include "tools/analysis/timeline.h"
 #include "tools/base/input_file.h"
-#include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
@@ -150,8 +149,8 @@ class Categorizer {
   Categorizer(const History& history, const CategoryRules& rules)
       : history_(history), rules_(rules), matcher_(history, rules) {}
 
-  // Returns the category of each of the allocations of `device` (allocations_of).
-  std::vector<Category> categories_of(const DeviceHistory& device, std::span<const Allocation> allocations);
+  // Returns the category of each of the timeline's allocations.
+  std::vector<Category> categories_of(const Timeline& timeline);
 
   std::string_view name_of(Category category) const { return rules_.names[static_cast<std::size_t>(category)]; }
 

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/replay/policies.h"
 
 namespace cachalot::tools {
@@ -24,12 +24,12 @@ constexpr std::size_t kParts = 4;        // of the history: a line that grows al
 
 // Returns the events of the allocations outside of all phases whose stack made, and freed, most of them: a loop's steps.
 std::vector<std::uint32_t> steps_of(std::span<const Allocation> allocations, std::span<const Category> categories,
-                                    const Peak& peak) {
+                                    const Moment& moment) {
   std::map<StackId, std::vector<std::uint32_t>> by_stack;
   for (std::size_t i = 0; i < allocations.size(); ++i) {
     const Allocation& one = allocations[i];
     const bool is_outside = categories[i] == Category::unknown || categories[i] == Category::activations;
-    if (is_outside && one.stack != 0 && one.begin != Allocation::kBefore && one.end < peak.event)
+    if (is_outside && one.stack != 0 && one.begin != Allocation::kBefore && one.end < moment.event)
       by_stack[one.stack].push_back(one.begin);
   }
   const auto most = std::ranges::max_element(by_stack, {}, [](const auto& stack) { return stack.second.size(); });
@@ -37,20 +37,20 @@ std::vector<std::uint32_t> steps_of(std::span<const Allocation> allocations, std
 }
 
 // Returns whether the allocations lie in most parts of the history.
-bool is_throughout(const Growth& growth, std::span<const Allocation> allocations, const Peak& peak) {
+bool is_throughout(const Growth& growth, std::span<const Allocation> allocations, const Moment& moment) {
   std::array<bool, kParts> parts = {};
   for (const std::uint32_t i : growth.allocations)
-    parts[allocations[i].begin * kParts / std::max<std::size_t>(1, peak.event)] = true;
+    parts[allocations[i].begin * kParts / std::max<std::size_t>(1, moment.event)] = true;
   return std::ranges::count(parts, true) >= static_cast<std::ptrdiff_t>(kParts - 1);
 }
 
 class GrowthSearch {
  public:
-  GrowthSearch(std::span<const Allocation> allocations, std::span<const Category> categories, const Peak& peak)
+  GrowthSearch(std::span<const Allocation> allocations, std::span<const Category> categories, const Moment& moment)
       : allocations_(allocations),
         categories_(categories),
-        peak_(peak),
-        steps_(steps_of(allocations, categories, peak)) {
+        moment_(moment),
+        steps_(steps_of(allocations, categories, moment)) {
     is_training_ = std::ranges::find(categories, Category::gradients) != categories.end();
   }
 
@@ -62,7 +62,7 @@ class GrowthSearch {
   }
 
   bool grows(const Growth& growth) const {
-    if (growth.allocations.size() < kFewestKept || !is_throughout(growth, allocations_, peak_)) return false;
+    if (growth.allocations.size() < kFewestKept || !is_throughout(growth, allocations_, moment_)) return false;
     const Category category = categories_[growth.allocations.front()];
     return category == Category::kept || steps_of_growth(growth) >= kFewestSteps;
   }
@@ -78,20 +78,21 @@ class GrowthSearch {
 
   std::span<const Allocation> allocations_;
   std::span<const Category> categories_;
-  const Peak& peak_;
+  const Moment& moment_;
   std::vector<std::uint32_t> steps_;
   bool is_training_ = false;
 };
 
 }  // namespace
 
-std::vector<Growth> growth_until(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                 std::span<const Category> categories, const Peak& peak, Sites& sites) {
+std::vector<Growth> growth_until(const Timeline& timeline, std::span<const Category> categories, const Moment& moment,
+                                 Sites& sites) {
   std::vector<Growth> found;
-  if (device.events.empty()) return found;
-  const GrowthSearch search(allocations, categories, peak);
+  if (timeline.events().empty()) return found;
+  const std::vector<Allocation>& allocations = timeline.allocations();
+  const GrowthSearch search(allocations, categories, moment);
   std::map<std::pair<FrameId, Category>, Growth> by_place;
-  for (const std::uint32_t i : peak.live) {
+  for (const std::uint32_t i : moment.live) {
     const Allocation& one = allocations[i];
     if (!search.may_grow(i) || one.stack == 0 || one.begin == Allocation::kBefore) continue;
     Growth& growth = by_place[{sites.place_of(sites.telling_stack(one.stack, one.details)), categories[i]}];
@@ -210,13 +211,14 @@ void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::
   }
 }
 
-std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations) {
+std::vector<bool> graph_pools_of(const Timeline& timeline) {
+  const History& history = timeline.history();
   std::vector<bool> graphs;
   graphs.reserve(history.pools.size());
   for (std::size_t i = 0; i < history.pools.size(); ++i)
     graphs.push_back(history.pools[i].first != 0);  // PyTorch's own numbers
   std::set<std::pair<std::uint16_t, StackId>> seen;
-  for (const Allocation& one : allocations) {
+  for (const Allocation& one : timeline.allocations()) {
     if (one.pool == 0 || one.stack == 0 || graphs[one.pool] || !seen.emplace(one.pool, one.stack).second) continue;
     graphs[one.pool] = std::ranges::any_of(history.stacks[one.stack], [&](FrameId frame) {
       const std::string_view file = history.texts[history.stacks.frame(frame).file];
@@ -269,100 +271,55 @@ using Action = HistoryEvent::Action;
 constexpr std::size_t kMostRemedies = 3;
 constexpr std::uint64_t kSmallestRoom = std::uint64_t{2} << 20;  // that can be replayed on
 
-const ReplayedHeap kExpandableSegments = {};
+const Policy kExpandableSegments = {.heap = Policy::Heap::expandable_segments};
 
 // Returns the most bytes that are held on the device, or on one with enough of them where this one is too small; nullopt where even
 // that one is.
-std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& heap,
+std::optional<std::uint64_t> held_bytes(const Trace& trace, const Policy& policy,
                                         std::uint64_t device_bytes = kEnoughBytes) {
-  const PolicyFigures figures = *figures_of(trace, heap, device_bytes);
+  const PolicyFigures figures = *figures_of(trace, policy, device_bytes);
   if (figures.ooms == 0) return figures.peak_held_bytes;
-  return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, heap);
+  return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, policy);
 }
 
-// A device's history, changed for as long as the object lives: the request that failed is an allocation, at the end where the history
-// does not have it.
-class WithFailedRequest {
- public:
-  WithFailedRequest(DeviceHistory& device, const Evidence& evidence) : device_(device) {
-    if (!evidence.failure) return;
-    const auto oom = last_oom(device);
-    event_ = oom.value_or(device.events.size());
-    if (oom) {
-      before_ = device.events[event_];
-    } else {
-      const Failure& failure = *evidence.failure;
-      device.events.push_back({.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool});
-    }
-    device.events[event_].action = Action::alloc;
-    device.events[event_].address = ~Address{0} - 4095;  // where no device has memory
-  }
-  ~WithFailedRequest() {
-    if (before_) {
-      device_.events[event_] = *before_;
-    } else {
-      device_.events.resize(event_);
-    }
-  }
-  WithFailedRequest(const WithFailedRequest&) = delete;
-  WithFailedRequest& operator=(const WithFailedRequest&) = delete;
-
- private:
-  DeviceHistory& device_;
-  std::size_t event_ = device_.events.size();
-  std::optional<HistoryEvent> before_;  // of the history's own failure
-};
-
-// Returns the history with all memory of the pools and streams that `change` changes in the places that it names.
-template <typename Change>
-DeviceHistory with_changed(const DeviceHistory& device, Change change) {
-  DeviceHistory changed = device;
-  for (HistoryEvent& event : changed.events) change(event);
-  for (HistorySegment& segment : changed.segments) change(segment);
-  return changed;
-}
-
-// Returns the history in which each allocation of the lines that grow is freed when its line allocates again.
-DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Growth>& growths,
-                             std::span<const Allocation> allocations) {
-  std::map<std::uint32_t, std::vector<HistoryEvent>> frees;  // by the event that they follow
+// Returns the frees by which each allocation of the lines that grow is freed when its line allocates again.
+std::multimap<std::uint32_t, std::uint32_t> frees_of(const std::vector<Growth>& growths,
+                                                     std::span<const Allocation> allocations) {
+  std::multimap<std::uint32_t, std::uint32_t> frees;
   for (const Growth& growth : growths) {
-    for (std::size_t i = 0; i + 1 < growth.allocations.size(); ++i) {
-      const Allocation& one = allocations[growth.allocations[i]];
-      HistoryEvent event = device.events[one.begin];
-      event.action = Action::free_requested;
-      frees[allocations[growth.allocations[i + 1]].begin].push_back(event);
-    }
+    for (std::size_t i = 0; i + 1 < growth.allocations.size(); ++i)
+      frees.emplace(allocations[growth.allocations[i + 1]].begin, growth.allocations[i]);
   }
-  DeviceHistory changed = device;
-  changed.events.clear();
-  for (std::size_t i = 0; i < device.events.size(); ++i) {
-    changed.events.push_back(device.events[i]);
-    if (const auto found = frees.find(static_cast<std::uint32_t>(i)); found != frees.end())
-      changed.events.insert(changed.events.end(), found->second.begin(), found->second.end());
-  }
-  return changed;
+  return frees;
+}
+
+// Returns the numbers from 0 on: each pool, or stream, is its own.
+template <typename Table>
+std::vector<std::uint16_t> own_numbers(const Table& table) {
+  std::vector<std::uint16_t> numbers(table.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint16_t>(i);
+  return numbers;
 }
 
 class RemedySearch {
  public:
-  RemedySearch(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
-               const Evidence& evidence)
-      : history_(history),
-        device_(device),
-        start_(start_of(history, device, allocations)),
+  RemedySearch(const Timeline& timeline, const Evidence& evidence)
+      : timeline_(timeline),
+        history_(timeline.history()),
         evidence_(evidence),
-        now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
+        start_(is_expandable(history_.settings) ? std::nullopt : recorded_start(timeline)),
+        now_(is_expandable(history_.settings) ? kExpandableSegments
+                                              : Policy{.options = segment_config(history_.settings)}),
         of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
-        trace_(trace_of(history, device)),  // behind the other trace, which is gone then
-        has_pools_(has_pools(device)) {
+        trace_(trace_of(timeline, options_from(nullptr))),  // behind the other trace, which is gone then
+        has_pools_(has_pools(timeline.device())) {
     if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
     if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
   }
 
   std::uint64_t of_bytes() const { return of_bytes_; }
   std::optional<std::uint64_t> recorded_bytes_if_other() const {
-    std::optional<std::uint64_t> recorded = recorded_reserved_bytes(device_);
+    std::optional<std::uint64_t> recorded = recorded_reserved_bytes(timeline_.device());
     if (start_) recorded = start_->peak_reserved_bytes;
     return evidence_.failure || recorded == of_bytes_ ? std::nullopt : recorded;
   }
@@ -379,10 +336,10 @@ class RemedySearch {
     consider({.key = "page_heap",
               .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
               .text = "cachalot's page heap maps free pages together, whatever lies between them"},
-             trace_, {pages});
+             trace_, {.options = pages});
   }
 
-  void try_for(Cause cause, const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+  void try_for(Cause cause, const std::vector<Growth>& growths, Sites& sites) {
     switch (cause) {
       case Cause::cached_by_rounding:
         return try_without("roundup_power2_divisions", "no_rounding", "PyTorch rounds requests to 512 bytes only");
@@ -393,11 +350,11 @@ class RemedySearch {
                          "leave torch.cuda.use_mem_pool(...) out, or torch.cuda.MemPool(use_on_oom=True)",
                          "memory of the private pool serves all requests", [](std::uint16_t) { return true; });
       case Cause::graph_pools:
-        return try_graph_pools(graph_pools_of(history_, allocations));
+        return try_graph_pools(graph_pools_of(timeline_));
       case Cause::other_stream:
         return try_one_stream();
       case Cause::leak:
-        return try_without_growth(growths, allocations, sites);
+        return try_without_growth(growths, sites);
       case Cause::limit:
         return try_more_room("raise_limit", "torch.cuda.set_per_process_memory_fraction({:.2f})",
                              "the program may take more of the device",
@@ -429,42 +386,31 @@ class RemedySearch {
   }
 
  private:
-  // Under PyTorch's policy the program goes on from the memory that it had; another policy would have had less from the start.
-  static std::optional<RecordedStart> start_of(const History& history, const DeviceHistory& device,
-                                               std::span<const Allocation> allocations) {
-    return is_expandable(history.settings) ? std::nullopt : recorded_start(history, device, allocations);
+  // The request that failed is served. Under PyTorch's policy the program goes on from the memory that it had; another policy
+  // would have had less from the start.
+  TraceOptions options_from(const RecordedStart* start) const {
+    TraceOptions options{.start = start};
+    if (!evidence_.failure) return options;
+    options.failed = TraceOptions::Failed::last_served;
+    const Failure& failure = *evidence_.failure;
+    if (!timeline_.last_oom())
+      options.request = {.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool};
+    return options;
   }
-
-  // A changed program would have had other segments, and memory would not have run out where it did.
-  static Trace unrecorded(Trace trace) {
-    trace.segments.clear();
-    return trace;
-  }
-
-  Trace trace_as_recorded() const {
-    return trace_of(history_, device_, FailedRequests::left_out, start_ ? &start_->trace : nullptr);
-  }
-
-  // Returns the trace of the history with the change, from the recorded start on.
-  template <typename Change>
-  Trace trace_with(Change change) const {
-    std::optional<RecordedStart> start = start_;
-    if (start) std::ranges::for_each(start->trace.events, change);
-    return unrecorded(
-        trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &start->trace : nullptr));
-  }
+  TraceOptions options_as_recorded() const { return options_from(start_ ? &*start_ : nullptr); }
+  Trace trace_as_recorded() const { return trace_of(timeline_, options_as_recorded()); }
 
   // Keeps the remedy if its replay shows that it helps.
-  void consider(Remedy remedy, const Trace& trace, const ReplayedHeap& heap, std::uint64_t more_room = 0) {
+  void consider(Remedy remedy, const Trace& trace, const Policy& policy, std::uint64_t more_room = 0) {
     // With less memory the cache is given back, but not that of pools, which a trace has as streams. The page heap's steps are the
     // smaller, the smaller the device is.
     const std::uint64_t device = has_pools_ ? kEnoughBytes : evidence_.total_bytes.value_or(kEnoughBytes);
-    const std::optional<std::uint64_t> held = held_bytes(trace, heap, device);
+    const std::optional<std::uint64_t> held = held_bytes(trace, policy, device);
     if (!held) return;
     remedy.reserved_bytes = *held;
     if (available_bytes_) {
       const std::uint64_t room = std::max({more_room, *available_bytes_, kSmallestRoom});
-      const PolicyFigures on_room = *figures_of(trace, heap, has_pools_ ? kEnoughBytes : room);
+      const PolicyFigures on_room = *figures_of(trace, policy, has_pools_ ? kEnoughBytes : room);
       remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
       if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
     }
@@ -475,15 +421,16 @@ class RemedySearch {
   void try_without(std::string_view setting, const char* key, const char* text) {
     if (history_.settings.find(setting) == std::string::npos) return;
     consider({.key = key, .setting = fmt::format("PYTORCH_CUDA_ALLOC_CONF without {}", setting), .text = text}, trace_,
-             ReplayedHeap{segment_config(history_.settings, setting)});
+             {.options = segment_config(history_.settings, setting)});
   }
 
   template <typename IsMerged>
   void try_pools(const char* key, const char* setting, const char* text, IsMerged is_merged, std::uint16_t into = 0) {
-    const auto merge = [&](auto& one) {
-      if (is_merged(one.pool)) one.pool = into;
-    };
-    consider({.key = key, .setting = setting, .text = text}, trace_with(merge), now_);
+    TraceOptions merged = options_as_recorded();
+    merged.follows_segments = false;
+    merged.pools = own_numbers(history_.pools);
+    for (std::uint16_t& pool : merged.pools) pool = is_merged(pool) ? into : pool;
+    consider({.key = key, .setting = setting, .text = text}, trace_of(timeline_, merged), now_);
   }
 
   void try_graph_pools(const std::vector<bool>& graphs) {
@@ -496,19 +443,24 @@ class RemedySearch {
   }
 
   void try_one_stream() {
+    TraceOptions merged = options_as_recorded();
+    merged.follows_segments = false;
+    merged.streams.assign(history_.streams.size(), 0);
     consider({.key = "one_stream",
               .setting = "allocate on one stream: torch.empty(...) before `with torch.cuda.stream(...)`",
               .text = "memory that one stream has freed serves all"},
-             trace_with([](auto& one) { one.stream = 0; }), now_);
+             trace_of(timeline_, merged), now_);
   }
 
-  void try_without_growth(const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+  void try_without_growth(const std::vector<Growth>& growths, Sites& sites) {
     if (growths.empty()) return;
-    const DeviceHistory freed = without_growth(device_, growths, allocations);
+    TraceOptions freed = options_from(nullptr);
+    freed.follows_segments = false;
+    freed.freed = frees_of(growths, timeline_.allocations());
     consider({.key = "free_leak",
               .setting = fmt::format("del what {} makes, or keep it on the CPU", sites.text_of(growths.front().place)),
               .text = "each allocation of the lines that grow is freed when the line allocates again"},
-             unrecorded(trace_of(history_, freed)), now_);
+             trace_of(timeline_, freed), now_);
   }
 
   // Tries the policy of the program with more memory.
@@ -519,11 +471,11 @@ class RemedySearch {
              now_, room);
   }
 
+  const Timeline& timeline_;
   const History& history_;
-  const DeviceHistory& device_;
-  std::optional<RecordedStart> start_;  // the memory that it began with
   const Evidence& evidence_;
-  ReplayedHeap now_;
+  std::optional<RecordedStart> start_;  // the memory that it began with
+  Policy now_;
   std::uint64_t of_bytes_;
   Trace trace_;
   std::optional<std::uint64_t> available_bytes_;
@@ -537,13 +489,12 @@ bool has_allocations(const DeviceHistory& device) {
 
 }  // namespace
 
-Remedies find_remedies(const History& history, DeviceHistory& device, const Evidence& evidence, Cause cause,
-                       const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
-  if (cause == Cause::pinned || !has_allocations(device)) return {};  // memory of the GPU is not what lacked
-  const WithFailedRequest with_request(device, evidence);
-  RemedySearch search(history, device, allocations, evidence);
+Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause cause,
+                       const std::vector<Growth>& growths, Sites& sites) {
+  if (cause == Cause::pinned || !has_allocations(timeline.device())) return {};  // memory of the GPU is not what lacked
+  RemedySearch search(timeline, evidence);
   search.try_settings();
-  search.try_for(cause, growths, allocations, sites);
+  search.try_for(cause, growths, sites);
   return {.of_bytes = search.of_bytes(), .recorded_bytes = search.recorded_bytes_if_other(), .best = search.best()};
 }
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "tools/analysis/categories.h"
-#include "tools/analysis/layout.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
@@ -48,8 +47,8 @@ struct Growth {
 // Returns the lines whose live memory was allocated throughout the history, those with most bytes first. Of a training these
 // are lines with memory that outlived two backward passes; of other programs those with memory of several steps, where a step is
 // an allocation outside of modules that is freed and made again.
-std::vector<Growth> growth_until(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                 std::span<const Category> categories, const Peak& peak, Sites& sites);
+std::vector<Growth> growth_until(const Timeline& timeline, std::span<const Category> categories, const Moment& moment,
+                                 Sites& sites);
 
 enum class Cause : std::uint8_t {
   fragmentation,
@@ -143,7 +142,7 @@ void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::
                   const std::vector<bool>& graph_pools, const Options& options);
 
 // Returns for each of History::pools whether it is a CUDA graph's: by its number, and by the code that allocated in it.
-std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations);
+std::vector<bool> graph_pools_of(const Timeline& timeline);
 
 // Returns the lines whose blocks pin most free memory, with at most `most` elements.
 std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
@@ -173,8 +172,8 @@ struct Remedies {
   std::vector<Remedy> best;  // at most three: those that serve the request first, then by bytes
 };
 
-// Replays the history of `device` under other settings. The history is changed during the call and is as before at its end.
-Remedies find_remedies(const History& history, DeviceHistory& device, const Evidence& evidence, Cause cause,
-                       const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites);
+// Replays the history under other settings.
+Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause cause,
+                       const std::vector<Growth>& growths, Sites& sites);
 
 }  // namespace cachalot::tools

@@ -10,25 +10,21 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/categories.h"
-#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/analysis/timeline.h"
 #include "tools/base/quoted.h"
 #include "tools/base/text_layout.h"
-#include "tools/history/allocations.h"
 #include "tools/replay/expandable_segments.h"
+#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {
 
-// "expandable" as cachalot's option would be the page heap; a user of PyTorch means PyTorch's allocator.
-bool is_expandable(std::string_view policy) { return policy == "expandable" || policy == "expandable_segments:True"; }
-
 // Requested bytes after each event.
-std::vector<std::uint64_t> live_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
-  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
-  HeldCursor cursor(device, allocations, blocks);
+std::vector<std::uint64_t> live_bytes_of(const Timeline& timeline) {
+  HeldCursor cursor(timeline);
   std::vector<std::uint64_t> live;
-  live.reserve(device.events.size());
+  live.reserve(timeline.events().size());
   while (!cursor.is_at_end()) {
     cursor.advance();
     live.push_back(cursor.held().requested);
@@ -53,8 +49,9 @@ std::string stage_names(const History& history) {
   return fmt::format("it has {}, such as {}", format_count(names.size(), "annotation"), Quoted{*names.begin()});
 }
 
-std::uint64_t leaked_by_stage(const History& history, const DeviceHistory& device, std::span<const std::uint64_t> live,
-                              const std::string& stage) {
+std::uint64_t leaked_by_stage(const Timeline& timeline, std::span<const std::uint64_t> live, const std::string& stage) {
+  const History& history = timeline.history();
+  const DeviceHistory& device = timeline.device();
   std::vector<std::uint64_t> at_begin;
   std::size_t event = 0;
   for (const StageMark& mark : history.stages) {
@@ -70,21 +67,16 @@ std::uint64_t leaked_by_stage(const History& history, const DeviceHistory& devic
 
 // ---- figures
 
-CheckedFigures recorded_figures(const History& history, const DeviceHistory& device, const CheckLimits& limits) {
-  const std::vector<Allocation> allocations = allocations_of(device);
-  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
+CheckedFigures recorded_figures(const Timeline& timeline, const CheckLimits& limits) {
   CheckedFigures figures;
-  figures.earlier_bytes = earlier_bytes_of(allocations);
-  HeldCursor cursor(device, allocations, blocks);
-  const auto look = [&] {
-    figures.peak_bytes = std::max(figures.peak_bytes, cursor.held().requested);
-    figures.reserved_bytes = std::max(figures.reserved_bytes, cursor.held().reserved);
-  };
-  for (look(); !cursor.is_at_end(); look()) cursor.advance();
+  figures.earlier_bytes = timeline.earlier_bytes();
+  figures.peak_bytes = timeline.most_held().requested;
+  figures.reserved_bytes = timeline.most_held().reserved;
   const bool needs_reserved = limits.most_fragmentation || limits.most_reserved_bytes;
   CACHALOT_REQUIRE(!needs_reserved || figures.reserved_bytes > 0,
-                   "{}: the file does not say what was reserved: --policy replays its allocations", history.path);
-  for (const HistoryEvent& event : device.events) {
+                   "{}: the file does not say what was reserved: --policy replays its allocations",
+                   timeline.history().path);
+  for (const HistoryEvent& event : timeline.events()) {
     figures.allocations += event.action == HistoryEvent::Action::alloc ? 1 : 0;
     figures.ooms += event.action == HistoryEvent::Action::oom ? 1 : 0;
   }
@@ -92,49 +84,50 @@ CheckedFigures recorded_figures(const History& history, const DeviceHistory& dev
 }
 
 // The requests that failed are played, too: another policy may serve them.
-CheckedFigures replayed_figures(const History& history, const DeviceHistory& device, const CheckPolicy& policy) {
-  const Trace trace = trace_of(history, device, FailedRequests::played);
+constexpr TraceOptions::Failed kPlayed = TraceOptions::Failed::played;
+
+CheckedFigures replayed_figures(const Timeline& timeline, const Policy& policy, std::size_t device_bytes) {
+  const Trace trace = trace_of(timeline, {.failed = kPlayed});
   CheckedFigures figures;
-  if (is_expandable(policy.name)) {
-    const ExpandableFigures expandable = play_on_expandable_segments(trace, policy.device_bytes);
-    figures.peak_bytes = peak_live_bytes(expandable.ooms == 0 ? trace : trace_of(history, device));
+  if (policy.heap == Policy::Heap::expandable_segments) {
+    const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
+    figures.peak_bytes = peak_live_bytes(expandable.ooms == 0 ? trace : trace_of(timeline));
     figures.reserved_bytes = expandable.peak_reserved_bytes;
     figures.ooms = expandable.ooms;
     return figures;
   }
   ReplayOptions options;
-  options.config = policy.name == "native" ? "heap:segments" : policy.name == "pages" ? "heap:pages" : policy.name;
-  options.device_bytes = policy.device_bytes;
+  options.config = config_of(policy);
+  options.device_bytes = device_bytes;
   options.measure_fragmentation = false;
   const ReplayResult result = replay(trace, options);
   figures.peak_bytes = result.peak_requested_bytes;
   figures.reserved_bytes = result.peak_reserved_bytes;
   figures.ooms = result.ooms;
-  if (policy.name != "native" || !history.settings.empty()) return figures;
+  if (policy != Policy() || !timeline.history().settings.empty()) return figures;
   // The recorded start, where it fits: the memory that PyTorch had then.
-  const auto start = recorded_start(history, device, allocations_of(device));
+  const auto start = recorded_start(timeline);
   if (!start) return figures;
-  const ReplayResult as_recorded = replay(trace_of(history, device, FailedRequests::played, &start->trace), options);
+  const ReplayResult as_recorded = replay(trace_of(timeline, {.failed = kPlayed, .start = &*start}), options);
   if (as_recorded.ooms <= result.ooms) figures.reserved_bytes = as_recorded.peak_reserved_bytes;
   return figures;
 }
 
-CheckedFigures figures_of(const History& history, const DeviceHistory& device, const CheckLimits& limits,
-                          const CheckPolicy& policy) {
+CheckedFigures figures_of(const Timeline& timeline, const CheckLimits& limits, const CheckPolicy& policy) {
   CheckLimits without_reserved = limits;
   without_reserved.most_fragmentation.reset();
   without_reserved.most_reserved_bytes.reset();
-  CheckedFigures figures = recorded_figures(history, device, policy.name.empty() ? limits : without_reserved);
+  CheckedFigures figures = recorded_figures(timeline, policy.name.empty() ? limits : without_reserved);
   if (!policy.name.empty()) {
     const std::uint64_t allocations = figures.allocations;
-    figures = replayed_figures(history, device, policy);
+    figures = replayed_figures(timeline, policy_named(policy.name), policy.device_bytes);
     figures.allocations = allocations;
   }
   if (figures.reserved_bytes > 0) {
     const auto part = static_cast<double>(figures.peak_bytes) / static_cast<double>(figures.reserved_bytes);
     figures.fragmentation = std::max(0.0, 1 - part);
   }
-  if (limits.most_leak) figures.leaked_bytes = leaked_bytes(history, device, limits.most_leak->stage);
+  if (limits.most_leak) figures.leaked_bytes = leaked_bytes(timeline, limits.most_leak->stage);
   return figures;
 }
 
@@ -193,12 +186,13 @@ bool Check::holds() const {
       devices, [](const DeviceCheck& device) { return std::ranges::all_of(device.rules, &CheckedRule::holds); });
 }
 
-std::uint64_t leaked_bytes(const History& history, const DeviceHistory& device, const std::string& stage) {
-  const std::vector<std::uint64_t> live = live_bytes_of(device, allocations_of(device));
-  return stage.empty() ? leaked_in_all(history.path, live) : leaked_by_stage(history, device, live, stage);
+std::uint64_t leaked_bytes(const Timeline& timeline, const std::string& stage) {
+  const std::vector<std::uint64_t> live = live_bytes_of(timeline);
+  return stage.empty() ? leaked_in_all(timeline.history().path, live) : leaked_by_stage(timeline, live, stage);
 }
 
-Check check_history(const History& history, const CheckLimits& limits, const CheckPolicy& policy) {
+Check check_history(const Timelines& timelines, const CheckLimits& limits, const CheckPolicy& policy) {
+  const History& history = timelines.history();
   CACHALOT_REQUIRE(!limits.is_empty(), "{}: there is no limit to check", history.path);
   CACHALOT_REQUIRE(!history.devices.empty(), "{}: the file has no memory of a device", history.path);
   Check check{.path = history.path, .policy = policy.name, .devices = {}};
@@ -207,9 +201,10 @@ Check check_history(const History& history, const CheckLimits& limits, const Che
   CACHALOT_REQUIRE(has_history || !limits.needs_history(),
                    "{}: the file has no history: it tells the memory at its end, and neither peaks nor failures",
                    history.path);
-  for (const DeviceHistory& device : history.devices) {
+  for (const Timeline& timeline : timelines.devices()) {
+    const DeviceHistory& device = timeline.device();
     if (has_history && !has_trace(device) && device.blocks.empty()) continue;
-    const CheckedFigures figures = figures_of(history, device, limits, policy);
+    const CheckedFigures figures = figures_of(timeline, limits, policy);
     check.devices.push_back({.device = device.device, .figures = figures, .rules = rules_of(limits, figures)});
   }
   return check;

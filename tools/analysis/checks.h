@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/trace_reader.h"
@@ -70,19 +71,18 @@ struct Check {
   bool holds() const;
 };
 
-// A policy to be checked in the place of the recorded one: PyTorch's, its expandable segments, the page heap, or options of
-// cachalot's allocator.
+// The policy to be checked in the place of the recorded one.
 struct CheckPolicy {
-  std::string name;  // "", "native", "expandable", "pages" or options
+  std::string name;  // policy_named, or "" for the recorded one
   std::size_t device_bytes = ReplayOptions().device_bytes;
 };
 
 // Returns what holds. Throws InvalidArgument where the history does not tell what a limit is about.
-Check check_history(const History& history, const CheckLimits& limits, const CheckPolicy& policy);
+Check check_history(const Timelines& timelines, const CheckLimits& limits, const CheckPolicy& policy);
 
 // Returns the leaked bytes. In the whole history: by how much the lowest level of requested bytes rises from its second third
 // to its last third. Of a stage: by how much what lives at its begin grows from one to the next, on average over the second
 // half of its begins. Throws InvalidArgument where there are fewer than three events, or begins.
-std::uint64_t leaked_bytes(const History& history, const DeviceHistory& device, const std::string& stage);
+std::uint64_t leaked_bytes(const Timeline& timeline, const std::string& stage);
 
 }  // namespace cachalot::tools

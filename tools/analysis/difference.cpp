@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -173,23 +172,16 @@ namespace {
 
 // Two runs side by side in time.
 
-// A device of one run. `device` is nullptr where the run lacks it.
-struct ComparedRun {
-  const History* history = nullptr;
-  const DeviceHistory* device = nullptr;
-  std::span<const Allocation> allocations;
-};
-
-// The events at which an outermost stage begins, by its name.
-std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& run) {
+// The events at which an outermost stage begins, by its name. `run` is nullptr where the run lacks the device.
+std::map<std::string, std::vector<std::size_t>> stage_begins(const Timeline* run) {
   std::map<std::string, std::vector<std::size_t>> begins;
-  if (run.device == nullptr) return begins;
-  const Stages stages(*run.history, *run.device);
+  if (run == nullptr) return begins;
+  const Stages stages(run->history(), run->device());
   TextId open = 0;
-  for (std::size_t event = 0; event < run.device->events.size(); ++event) {
+  for (std::size_t event = 0; event < run->events().size(); ++event) {
     const std::vector<TextId>& now = stages.open(stages.at(event));
     const TextId outermost = now.empty() ? 0 : now.front();
-    if (outermost != open && outermost != 0) begins[without_numbers(run.history->texts[outermost])].push_back(event);
+    if (outermost != open && outermost != 0) begins[without_numbers(run->history().texts[outermost])].push_back(event);
     open = outermost;
   }
   return begins;
@@ -201,12 +193,12 @@ struct Alignment {
   std::vector<double> marks;                       // the begins of the parts, and the end of the last
 };
 
-std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
+std::size_t events_of(const Timeline* run) { return run == nullptr ? 0 : run->events().size(); }
 
 using Begins = std::vector<std::size_t>;
 
 // The stage that both have most often, if they have one twice.
-Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
+Alignment by_stage(const Timeline* a, const Timeline* b) {
   const std::map<std::string, Begins> begins_a = stage_begins(a);
   const std::map<std::string, Begins> begins_b = stage_begins(b);
   Alignment best;
@@ -236,7 +228,7 @@ void divide(Alignment& alignment, std::size_t parts) {
   alignment.marks.push_back(static_cast<double>(stages));
 }
 
-Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts) {
+Alignment by_share(const Timeline* a, const Timeline* b, std::size_t parts) {
   Alignment alignment;
   for (std::size_t i = 0; i < parts; ++i) {
     alignment.begins[0].push_back(events_of(a) * i / parts);
@@ -248,11 +240,10 @@ Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts
 }
 
 // The most requested bytes from each begin to the next; in the first part from the state before it on.
-std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<std::size_t>& begins) {
+std::vector<std::uint64_t> peaks_of(const Timeline* run, const std::vector<std::size_t>& begins) {
   std::vector<std::uint64_t> peaks(begins.size());
-  if (run.device == nullptr) return peaks;
-  const std::vector<std::uint64_t> blocks = block_bytes_of(*run.device, run.allocations);
-  HeldCursor cursor(*run.device, run.allocations, blocks);
+  if (run == nullptr) return peaks;
+  HeldCursor cursor(*run);
   std::size_t next = 0;  // the part that begins next
   const auto look = [&] {
     while (next < begins.size() && begins[next] <= cursor.event()) ++next;
@@ -264,7 +255,7 @@ std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<st
 
 // Divides both runs by the begins of a stage that both have at least twice, the one that both have most often; without such
 // by equal shares of the events. There are at most `parts` of them. Sets aligned_by and parts.
-void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
+void compare_in_time(const Timeline* a, const Timeline* b, std::size_t parts, DeviceDifference& difference) {
   Alignment alignment = by_stage(a, b);
   if (alignment.by == "events") {
     alignment = by_share(a, b, parts);
@@ -283,23 +274,20 @@ void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t par
 constexpr const char* kNoStack = "(no call stack was recorded)";
 constexpr std::array kLists = {"category", "line", "module", "pool", "stage"};
 
-// The memory of one device of one run at the compared moment.
+// The memory of one device of one run at the compared moment. `of_device` is nullptr where the run lacks the device.
 struct Side {
-  Side(const History& of_history, const DeviceHistory* of_device, const CategoryRules& rules,
+  Side(const History& of_history, const Timeline* of_device, const CategoryRules& rules,
        const DifferenceOptions& options)
-      : history(of_history), device(of_device), sites(of_history), categorizer(of_history, rules) {
-    if (device == nullptr) return;
-    allocations = allocations_of(*device);
-    categories = categorizer.categories_of(*device, allocations);
-    stages.emplace(history, *device);
-    peak = asked_peak(history.path, *device, allocations, options.at);
+      : history(of_history), timeline(of_device), sites(of_history), categorizer(of_history, rules) {
+    if (timeline == nullptr) return;
+    categories = categorizer.categories_of(*timeline);
+    stages.emplace(history, timeline->device());
+    peak = timeline->asked_moment(options.at);
   }
-
-  ComparedRun run() const { return {&history, device, allocations}; }
 
   DifferenceMoment moment() const {
     return {.event = peak.event,
-            .events = device == nullptr ? 0 : device->events.size(),
+            .events = events_of(timeline),
             .requested_bytes = peak.held.requested,
             .allocated_bytes = peak.held.allocated,
             .reserved_bytes = peak.held.reserved};
@@ -309,7 +297,7 @@ struct Side {
   std::vector<FrameId> naming_frames(Frames frames) {
     std::set<FrameId> found;
     for (const std::uint32_t live : peak.live) {
-      const StackId stack = stack_of(allocations[live]);
+      const StackId stack = stack_of(allocation(live));
       if (stack == 0) continue;
       found.insert(sites.place_of(stack, frames));
       for (const FrameId frame : history.stacks[stack]) {
@@ -322,14 +310,15 @@ struct Side {
   StackId stack_of(const Allocation& allocation) { return sites.telling_stack(allocation.stack, allocation.details); }
   bool is_forward(FrameId frame) const { return history.texts[history.stacks.frame(frame).function] == "forward"; }
 
+  const Allocation& allocation(std::uint32_t number) const { return timeline->allocations()[number]; }
+
   const History& history;
-  const DeviceHistory* device;
+  const Timeline* timeline;
   Sites sites;
   Categorizer categorizer;
-  std::vector<Allocation> allocations;
   std::vector<Category> categories;
   std::optional<Stages> stages;
-  Peak peak;
+  Moment peak;
 };
 
 // ---- names of rows, which are the same on both sides for what belongs together
@@ -413,7 +402,7 @@ std::vector<DifferenceList> lists_of(Side& a, Side& b, Frames frames) {
   for (Side* side : {&a, &b}) {
     const bool is_b = side == &b;
     for (const std::uint32_t live : side->peak.live) {
-      const Allocation& allocation = side->allocations[live];
+      const Allocation& allocation = side->allocation(live);
       const std::string was = is_b ? "" : namer.own_line_of(*side, allocation);
       makers[0].add(std::string(side->categorizer.name_of(side->categories[live])), is_b, allocation.bytes);
       makers[1].add(namer.line_of(*side, allocation), is_b, allocation.bytes, was);
@@ -429,17 +418,17 @@ std::vector<DifferenceList> lists_of(Side& a, Side& b, Frames frames) {
 
 // ---- devices
 
-using DevicePair = std::pair<const DeviceHistory*, const DeviceHistory*>;
+using DevicePair = std::pair<const Timeline*, const Timeline*>;
 
-std::vector<DevicePair> device_pairs(const History& a, const History& b) {
-  for (const History* history : {&a, &b}) {
-    CACHALOT_REQUIRE(!history->devices.empty(), "{}: the file has no memory of a device", history->path);
+std::vector<DevicePair> device_pairs(const Timelines& a, const Timelines& b) {
+  for (const Timelines* run : {&a, &b}) {
+    CACHALOT_REQUIRE(!run->devices().empty(), "{}: the file has no memory of a device", run->history().path);
   }
   // A rank's file has the device of that rank.
-  if (a.devices.size() == 1 && b.devices.size() == 1) return {{&a.devices.front(), &b.devices.front()}};
+  if (a.devices().size() == 1 && b.devices().size() == 1) return {{&a.devices().front(), &b.devices().front()}};
   std::map<int, DevicePair> pairs;
-  for (const DeviceHistory& device : a.devices) pairs[device.device].first = &device;
-  for (const DeviceHistory& device : b.devices) pairs[device.device].second = &device;
+  for (const Timeline& timeline : a.devices()) pairs[timeline.device().device].first = &timeline;
+  for (const Timeline& timeline : b.devices()) pairs[timeline.device().device].second = &timeline;
   std::vector<DevicePair> in_order;
   in_order.reserve(pairs.size());
   for (const auto& [number, pair] : pairs) in_order.push_back(pair);
@@ -455,18 +444,18 @@ const char* DifferenceRow::change() const {
   return bytes.growth() > 0 ? "grown" : "shrunk";
 }
 
-Difference difference_of(const History& a, const History& b, const CategoryRules& rules,
+Difference difference_of(const Timelines& a, const Timelines& b, const CategoryRules& rules,
                          const DifferenceOptions& options) {
-  Difference difference{.paths = {a.path, b.path}, .at = options.at, .devices = {}};
+  Difference difference{.paths = {a.history().path, b.history().path}, .at = options.at, .devices = {}};
   for (const auto& [device_a, device_b] : device_pairs(a, b)) {
-    Side side_a(a, device_a, rules, options);
-    Side side_b(b, device_b, rules, options);
+    Side side_a(a.history(), device_a, rules, options);
+    Side side_b(b.history(), device_b, rules, options);
     DeviceDifference device;
-    if (device_a != nullptr) device.device[0] = device_a->device;
-    if (device_b != nullptr) device.device[1] = device_b->device;
+    if (device_a != nullptr) device.device[0] = device_a->device().device;
+    if (device_b != nullptr) device.device[1] = device_b->device().device;
     device.moment = {side_a.moment(), side_b.moment()};
     device.lists = lists_of(side_a, side_b, options.frames);
-    compare_in_time(side_a.run(), side_b.run(), options.parts, device);
+    compare_in_time(device_a, device_b, options.parts, device);
     difference.devices.push_back(std::move(device));
   }
   return difference;
@@ -474,16 +463,9 @@ Difference difference_of(const History& a, const History& b, const CategoryRules
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-std::string signed_bytes(std::int64_t bytes) {
-  const std::string size = format_bytes(static_cast<std::size_t>(std::abs(bytes)));
-  return bytes == 0 ? size : (bytes > 0 ? "+" : "-") + size;
-}
-
 // The rows that changed most, in their order, and the sum of the others.
 struct ShownRows {
-  std::vector<const DifferenceRow*> rows;
+  std::vector<std::size_t> rows;
   std::size_t other_count = 0;
   Pair other_bytes;
 };
@@ -504,152 +486,136 @@ ShownRows shown_rows(const DifferenceList& list, std::size_t top) {
   }
   by_change.resize(std::min(top, by_change.size()));
   std::ranges::sort(by_change);
-  for (const std::size_t i : by_change) shown.rows.push_back(&list.rows[i]);
+  shown.rows = std::move(by_change);
   return shown;
 }
 
-// ---- text
+constexpr std::size_t kWidth = 14;  // of a column
 
-std::string figures_text(const Pair& bytes) {
-  return fmt::format("{:>14} {:>14} {:>14}", signed_bytes(bytes.growth()), format_bytes(bytes.a),
-                     format_bytes(bytes.b));
+std::vector<Column> columns_of(std::string a_key, std::string b_key) {
+  return {{.key = "growth_bytes", .title = "growth", .unit = Unit::growth, .width = kWidth},
+          {.key = std::move(a_key), .title = "A", .unit = Unit::bytes, .width = kWidth},
+          {.key = std::move(b_key), .title = "B", .unit = Unit::bytes, .width = kWidth}};
 }
 
-std::string row_text(const DifferenceRow& row) {
+std::string name_text(const DifferenceRow& row) {
   std::string note;
   if (row.count.a == 0) note = "  (new)";
   if (row.count.b == 0) note = "  (gone)";
   if (!row.was.empty()) note = fmt::format("  (A: {})", Printable{row.was});
-  return fmt::format("{}  {}{}\n", figures_text(row.bytes), Printable{row.name}, note);
+  return printable(row.name) + note;
 }
 
-std::string list_text(const DifferenceList& list, std::size_t top, const Style& style) {
+// A list with one row says nothing that the whole does not: it is for programs alone.
+Section list_section(const DifferenceList& list, std::size_t top) {
   const ShownRows shown = shown_rows(list, top);
-  std::string text = style.bold(fmt::format("{:>14} {:>14} {:>14}  {}", "growth", "A", "B", list.name)) + "\n";
-  for (const DifferenceRow* row : shown.rows) text += row_text(*row);
-  if (shown.other_count > 0) {
-    text += style.faint(fmt::format("{}  ({} more)", figures_text(shown.other_bytes), with_commas(shown.other_count)));
-    text += "\n";
-  }
-  return text + "\n";
+  Table table{.key = "rows",
+              .title = fmt::format("What grew, by {}", list.name),
+              .columns = columns_of("a_bytes", "b_bytes"),
+              .indent = 0,
+              .shown = shown.rows};
+  table.columns.push_back({.key = "change", .title = "change", .views = kNotInText});
+  table.columns.push_back({.key = "was", .title = "in the first", .views = kNotInText});
+  table.columns.push_back({.key = "a_allocations", .title = "", .views = kJsonAlone});
+  table.columns.push_back({.key = "b_allocations", .title = "", .views = kJsonAlone});
+  table.columns.push_back({.key = "name", .title = list.name});
+  for (const DifferenceRow& row : list.rows)
+    table.rows.push_back({row.bytes.growth(),
+                          row.bytes.a,
+                          row.bytes.b,
+                          row.change(),
+                          row.was.empty() ? Json(nullptr) : Json(row.was),
+                          row.count.a,
+                          row.count.b,
+                          {row.name, name_text(row)}});
+  table.views.text = list.rows.size() > 1 || list.name == "category";
+  Section section = object_of("by_" + list.name);
+  const Note gap{.text = "", .is_wrapped = false};
+  const bool is_shown = table.views.text && !table.rows.empty();
+  if (shown.other_count > 0)
+    table.rest = fmt::format("{:>14} {:>14} {:>14}  ({} more)", text_in(Unit::growth, shown.other_bytes.growth()),
+                             format_bytes(shown.other_bytes.a), format_bytes(shown.other_bytes.b),
+                             with_commas(shown.other_count));
+  section.add(std::move(table));
+  if (is_shown) section.add(gap);
+  Section others = object_of("others");
+  others.add_value("rows", shown.other_count).add_value("a_bytes", shown.other_bytes.a);
+  others.add_value("b_bytes", shown.other_bytes.b).add_value("growth_bytes", shown.other_bytes.growth());
+  return section.add(std::move(others));
 }
-
-// A list with one row says nothing that the whole does not.
-bool is_telling(const DifferenceList& list) { return list.rows.size() > 1 || list.name == "category"; }
 
 // Stages count from 1 for people.
-std::string numbers_text(const DifferencePart& part) {
+std::string when_text(const DifferencePart& part, bool by_events) {
+  if (by_events) return fmt::format("{:.0f} to {:.0f} %", 100 * part.begin, 100 * part.end);
   if (part.end - part.begin < 2) return fmt::format("number {:.0f}", part.begin + 1);
   return fmt::format("numbers {:.0f} to {:.0f}", part.begin + 1, part.end);
 }
 
-std::string time_text(const DeviceDifference& device, const Style& style) {
+Table parts_table(const DeviceDifference& device) {
   const bool by_events = device.aligned_by == "events";
-  const std::string title = by_events ? "peak in a part of the events" : "peak in " + device.aligned_by;
-  std::string text =
-      style.bold(fmt::format("{:>14} {:>14} {:>14}  {}", "growth", "A", "B", fmt::to_string(Printable{title}))) + "\n";
-  for (const DifferencePart& part : device.parts) {
-    const std::string when =
-        by_events ? fmt::format("{:.0f} to {:.0f} %", 100 * part.begin, 100 * part.end) : numbers_text(part);
-    text += fmt::format("{}  {}\n", figures_text(part.peak_bytes), when);
-  }
-  return text;
+  Table table{.key = "parts",
+              .columns = columns_of("a_peak_bytes", "b_peak_bytes"),
+              .indent = 0,
+              .views = kNotOnPage};  // the page has a chart of it
+  table.columns.push_back({.key = "begin", .title = "", .views = kJsonAlone});
+  table.columns.push_back({.key = "end", .title = "", .views = kJsonAlone});
+  table.columns.push_back(
+      {.title = by_events ? "peak in a part of the events" : "peak in " + printable(device.aligned_by)});
+  for (const DifferencePart& part : device.parts)
+    table.rows.push_back({part.peak_bytes.growth(),
+                          part.peak_bytes.a,
+                          part.peak_bytes.b,
+                          part.begin,
+                          part.end,
+                          {nullptr, when_text(part, by_events)}});
+  return table;
 }
 
 std::string moment_text(char side, const std::string& path, std::optional<int> device, const DifferenceMoment& moment) {
-  if (!device) return fmt::format("{}  {}: lacks the device\n", side, Printable{path});
+  if (!device) return fmt::format("{}  {}: lacks the device", side, Printable{path});
   const std::string reserved =
       moment.reserved_bytes == 0 ? "" : fmt::format(", reserved {}", format_bytes(moment.reserved_bytes));
-  return fmt::format("{}  {}: device {}, after event {} of {}\n   requested {}, allocated {}{}\n", side,
-                     Printable{path}, *device, with_commas(moment.event), with_commas(moment.events),
+  return fmt::format("{}  {}: device {}, after event {} of {}\n   requested {}, allocated {}{}", side, Printable{path},
+                     *device, with_commas(moment.event), with_commas(moment.events),
                      format_bytes(moment.requested_bytes), format_bytes(moment.allocated_bytes), reserved);
 }
 
-std::string device_text(const Difference& difference, const DeviceDifference& device, std::size_t top,
-                        const Style& style) {
-  std::string text = moment_text('A', difference.paths[0], device.device[0], device.moment[0]) +
-                     moment_text('B', difference.paths[1], device.device[1], device.moment[1]);
-  text += style.bold(fmt::format("   growth of the requested memory: {}", signed_bytes(device.growth()))) + "\n\n";
-  for (const DifferenceList& list : device.lists) {
-    if (is_telling(list)) text += list_text(list, top, style);
-  }
-  return text + time_text(device, style);
+Section moment_section(const char* key, const DifferenceMoment& moment) {
+  Section section = object_of(key);
+  section.add_value("event", moment.event).add_value("events", moment.events);
+  section.add_value("requested_bytes", moment.requested_bytes).add_value("allocated_bytes", moment.allocated_bytes);
+  return section.add_value("reserved_bytes", moment.reserved_bytes);
 }
 
-// ---- JSON
-
-Json json_of(const DifferenceMoment& moment) {
-  return {{"event", moment.event},
-          {"events", moment.events},
-          {"requested_bytes", moment.requested_bytes},
-          {"allocated_bytes", moment.allocated_bytes},
-          {"reserved_bytes", moment.reserved_bytes}};
-}
-
-Json json_of(const DifferenceRow& row) {
-  return {{"name", row.name},
-          {"was", row.was.empty() ? Json(nullptr) : Json(row.was)},
-          {"change", row.change()},
-          {"a_bytes", row.bytes.a},
-          {"b_bytes", row.bytes.b},
-          {"growth_bytes", row.bytes.growth()},
-          {"a_allocations", row.count.a},
-          {"b_allocations", row.count.b}};
-}
-
-Json json_of(const DifferenceList& list, std::size_t top) {
-  const ShownRows shown = shown_rows(list, top);
-  Json rows = Json::array();
-  for (const DifferenceRow* row : shown.rows) rows.push_back(json_of(*row));
-  return {{"rows", std::move(rows)},
-          {"others",
-           {{"rows", shown.other_count},
-            {"a_bytes", shown.other_bytes.a},
-            {"b_bytes", shown.other_bytes.b},
-            {"growth_bytes", shown.other_bytes.growth()}}}};
-}
-
-// "category": "by_category".
-Json json_of(const DeviceDifference& device, std::size_t top) {
-  Json json = {{"device_a", or_null(device.device[0])}, {"device_b", or_null(device.device[1])}};
-  json["a"] = json_of(device.moment[0]);
-  json["b"] = json_of(device.moment[1]);
-  json["growth_bytes"] = device.growth();
-  for (const DifferenceList& list : device.lists) json["by_" + list.name] = json_of(list, top);
-  json["aligned_by"] = device.aligned_by;
-  json["parts"] = Json::array();
-  for (const DifferencePart& part : device.parts) {
-    json["parts"].push_back({{"begin", part.begin},
-                             {"end", part.end},
-                             {"a_peak_bytes", part.peak_bytes.a},
-                             {"b_peak_bytes", part.peak_bytes.b},
-                             {"growth_bytes", part.peak_bytes.growth()}});
-  }
-  return json;
+Section device_section(const Difference& difference, const DeviceDifference& device, std::size_t top) {
+  Section section;
+  for (const std::size_t i : {0, 1})
+    section.add(Note{.text = moment_text(i == 0 ? 'A' : 'B', difference.paths[i], device.device[i], device.moment[i]),
+                     .is_wrapped = false});
+  section.add(
+      Note{.text = fmt::format("   growth of the requested memory: {}\n", text_in(Unit::growth, device.growth())),
+           .is_bold = true,
+           .is_wrapped = false});
+  section.add_value("device_a", or_null(device.device[0])).add_value("device_b", or_null(device.device[1]));
+  section.add(moment_section("a", device.moment[0])).add(moment_section("b", device.moment[1]));
+  section.add_value("growth_bytes", device.growth());
+  for (const DifferenceList& list : device.lists) section.add(list_section(list, top));
+  return section.add_value("aligned_by", device.aligned_by).add(parts_table(device));
 }
 
 }  // namespace
 
-std::string to_text(const Difference& difference, std::size_t top, const Style& style) {
-  std::string text;
-  for (const DeviceDifference& device : difference.devices) {
-    text += (text.empty() ? "" : "\n") + device_text(difference, device, top, style);
-  }
-  return text;
-}
-
-std::string to_json(const Difference& difference, std::size_t top) {
+Section report_of(const Difference& difference, std::size_t top) {
+  Section root;
   std::int64_t growth = 0;
-  Json devices = Json::array();
+  Section devices = list_of("devices");
   for (const DeviceDifference& device : difference.devices) {
     growth += device.growth();
-    devices.push_back(json_of(device, top));
+    if (!devices.parts.empty()) devices.add(Note{.text = "", .is_wrapped = false});
+    devices.add(device_section(difference, device, top));
   }
-  return text_of(Json{{"a", difference.paths[0]},
-                      {"b", difference.paths[1]},
-                      {"at", difference.at},
-                      {"growth_bytes", growth},
-                      {"devices", std::move(devices)}});
+  root.add_value("a", difference.paths[0]).add_value("b", difference.paths[1]).add_value("at", difference.at);
+  return root.add_value("growth_bytes", growth).add(std::move(devices));
 }
 
 }  // namespace cachalot::tools

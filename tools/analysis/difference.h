@@ -13,8 +13,8 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/sites.h"
-#include "tools/base/text_layout.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/timeline.h"
+#include "tools/base/report_tree.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
@@ -98,24 +98,21 @@ struct Difference {
 };
 
 struct DifferenceOptions {
-  std::string at = "peak";  // asked_peak of timeline.h
+  std::string at = "peak";  // Timeline::asked_moment
   Frames frames = Frames::own;
   std::size_t parts = 20;  // of the time
 };
 
-// Compares the devices of the same number; where each run has one device, these two. Throws InvalidArgument as asked_peak
+// Compares the devices of the same number; where each run has one device, these two. Throws InvalidArgument as asked_moment
 // does, and where a run has no device.
-Difference difference_of(const History& a, const History& b, const CategoryRules& rules,
+Difference difference_of(const Timelines& a, const Timelines& b, const CategoryRules& rules,
                          const DifferenceOptions& options);
 
 // Returns the name with `*` in the place of each number: "step *" of "step 12".
 std::string without_numbers(std::string_view name);
 
-// A difference between two runs, for people and as JSON.
-
-// Both show of each list the `top` rows that changed most, and the sum of the others.
-std::string to_text(const Difference& difference, std::size_t top, const Style& style);
-// Returns one line without its newline; docs/tools/json.md has the keys.
-std::string to_json(const Difference& difference, std::size_t top);
+// Returns the difference as a part of a report. Text and JSON have of each list the `top` rows that changed most, and the sum
+// of the others; docs/tools/json.md has the keys.
+Section report_of(const Difference& difference, std::size_t top);
 
 }  // namespace cachalot::tools

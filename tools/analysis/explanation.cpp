@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "tools/analysis/layout.h"
 #include "tools/analysis/message_report.h"
 #include "tools/analysis/oom_figures.h"
-#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/base/quoted.h"
+#include "tools/base/report_tree.h"
 
 namespace cachalot::tools {
 namespace {
@@ -54,7 +54,7 @@ std::string pool_text(PoolId pool) {
 }
 
 Shares shares_of(const History& history, std::span<const Allocation> allocations, std::span<const Category> categories,
-                 const Categorizer& names, const Peak& peak, const Stages& stages, Sites& sites, Frames frames) {
+                 const Categorizer& names, const Moment& peak, const Stages& stages, Sites& sites, Frames frames) {
   Sums<Category> by_category;
   Sums<StackId> by_stack;
   Sums<std::uint16_t> by_pool;
@@ -172,14 +172,14 @@ void add_unknown_outside(Evidence& evidence) {
   outside = *evidence.total_bytes - known;
 }
 
-std::optional<Failure> failure_of(const DeviceHistory& device, const ExplainOptions& options) {
-  if (const auto oom = last_oom(device)) {
-    const HistoryEvent& event = device.events[*oom];
+std::optional<Failure> failure_of(const Timeline& timeline, const ExplainOptions& options) {
+  if (const auto oom = timeline.last_oom()) {
+    const HistoryEvent& event = timeline.events()[*oom];
     return Failure{
         .requested_bytes = event.bytes, .device_free_bytes = event.address, .stream = event.stream, .pool = event.pool};
   }
   if (!options.message || !options.message->requested_bytes || !options.message->is_of_torch ||
-      options.message->device != device.device)
+      options.message->device != timeline.device().device)
     return std::nullopt;
   return Failure{.requested_bytes = *options.message->requested_bytes,
                  .device_free_bytes = options.message->free_bytes,
@@ -187,7 +187,7 @@ std::optional<Failure> failure_of(const DeviceHistory& device, const ExplainOpti
                  .pool = 0};
 }
 
-std::vector<TreeLine> tree_of(const History& history, std::span<const Allocation> allocations, const Peak& peak,
+std::vector<TreeLine> tree_of(const History& history, std::span<const Allocation> allocations, const Moment& peak,
                               Sites& sites, Frames frames) {
   constexpr std::uint64_t kSmallestPart = 50;  // of all: 2 %
   StackTree tree(history, sites, frames);
@@ -303,24 +303,24 @@ std::string sentence_of(const Explanation& one) {
 
 }  // namespace
 
-Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
-                    const ExplainOptions& options) {
+Explanation explain(const Timeline& timeline, const CategoryRules& rules, const ExplainOptions& options) {
+  const History& history = timeline.history();
+  const DeviceHistory& device = timeline.device();
+  const std::vector<Allocation>& allocations = timeline.allocations();
   Explanation explanation;
   explanation.device = device.device;
   explanation.is_host = options.is_host;
   explanation.events = device.events.size();
-  std::vector<Allocation> allocations = allocations_of(device);
-  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   Evidence& evidence = explanation.evidence;
-  evidence.failure = failure_of(device, options);
+  evidence.failure = failure_of(timeline, options);
   const bool is_pinned = options.message && options.message->says == OomMessage::Says::pinned;
-  const PeakKind kind = last_oom(device)                ? PeakKind::out_of_memory
-                        : evidence.failure || is_pinned ? PeakKind::end
-                                                        : PeakKind::allocated_peak;
-  explanation.peak = *find_peak(device, allocations, blocks, kind);
-  const Peak& peak = explanation.peak;
-  explanation.earlier_bytes = earlier_bytes_of(allocations);
-  explanation.peak_reserved_bytes = find_peak(device, allocations, blocks, PeakKind::reserved_peak)->held.reserved;
+  const MomentKind kind = timeline.last_oom()             ? MomentKind::out_of_memory
+                          : evidence.failure || is_pinned ? MomentKind::end
+                                                          : MomentKind::allocated_peak;
+  explanation.peak = *timeline.moment(kind);
+  const Moment& peak = explanation.peak;
+  explanation.earlier_bytes = timeline.earlier_bytes();
+  explanation.peak_reserved_bytes = timeline.most_held().reserved;
   evidence.reserved_bytes = peak.held.reserved;
   evidence.most_reserved_bytes = explanation.peak_reserved_bytes;
   evidence.allocated_bytes = peak.held.allocated;
@@ -328,7 +328,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   Sites sites(history);
   const Stages stages(history, device);
   Categorizer categorizer(history, rules);
-  const std::vector<Category> categories = categorizer.categories_of(device, allocations);
+  const std::vector<Category> categories = categorizer.categories_of(timeline);
   explanation.shares = shares_of(history, allocations, categories, categorizer, peak, stages, sites, options.frames);
   explanation.temporaries = temporaries_of(allocations, sites, kMostTemporaries);
   if (options.has_tree) explanation.tree = tree_of(history, allocations, peak, sites, options.frames);
@@ -336,11 +336,11 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
 
   if (options.is_host) return explanation;
   const Options policy = segment_options(history.settings);
-  const std::vector<SegmentAt> segments = layout_at(device, allocations, blocks, peak, policy);
-  add_withheld(evidence, segments, allocations, graph_pools_of(history, allocations), policy);
+  const std::vector<SegmentAt> segments = timeline.segments_at(peak, policy);
+  add_withheld(evidence, segments, allocations, graph_pools_of(timeline), policy);
   for (const Pin& pin : pins_of(segments, allocations, sites, kMostPins))
     explanation.pins.push_back({.at = pin.place ? sites.text_of(*pin.place) : "", .pin = pin});
-  const std::vector<Growth> growths = growth_until(device, allocations, categories, peak, sites);
+  const std::vector<Growth> growths = growth_until(timeline, categories, peak, sites);
   for (const Growth& growth : growths) {
     evidence.leaked_bytes += growth.bytes;
     explanation.growths.push_back(
@@ -351,8 +351,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   add_unknown_outside(evidence);
   explanation.cause = cause_of(evidence);
   explanation.text = sentence_of(explanation);
-  if (options.replays)
-    explanation.remedies = find_remedies(history, device, evidence, explanation.cause, growths, allocations, sites);
+  if (options.replays) explanation.remedies = find_remedies(timeline, evidence, explanation.cause, growths, sites);
   return explanation;
 }
 
@@ -384,7 +383,7 @@ Explanation explain_message(const OomMessage& of, std::optional<std::uint64_t> t
                            .allocated = evidence.allocated_bytes,
                            .active = evidence.allocated_bytes,
                            .reserved = evidence.reserved_bytes};
-  explanation.peak.kind = PeakKind::out_of_memory;
+  explanation.peak.kind = MomentKind::out_of_memory;
   MessageVerdict verdict = verdict_of(message);
   explanation.cause = verdict.cause;
   explanation.text = std::move(verdict.text);
@@ -406,254 +405,261 @@ std::string moment_text(const Explanation& one) {
 }
 
 std::string heading_of(const Explanation& one) {
-  if (one.peak.kind == PeakKind::out_of_memory) return "ran out of memory";
-  return one.peak.kind == PeakKind::end ? "at the end" : "peak";
+  if (one.peak.kind == MomentKind::out_of_memory) return "ran out of memory";
+  return one.peak.kind == MomentKind::end ? "at the end" : "peak";
+}
+
+std::string_view kind_of(const Explanation& one) {
+  if (one.peak.kind == MomentKind::out_of_memory) return "out_of_memory";
+  return one.peak.kind == MomentKind::end ? "end" : "allocated_peak";
 }
 
 std::uint64_t cached_bytes(const Explanation& one) {
   return one.peak.held.reserved - std::min(one.peak.held.reserved, one.peak.held.allocated);
 }
 
-std::string figures_text(const Explanation& one) {
-  const Held& held = one.peak.held;
-  std::string text;
-  if (one.events > 0) text += labelled_line(heading_of(one), moment_text(one));
-  if (one.events > 0 && one.earlier_bytes > 0)
-    text += labelled_line("history begins", fmt::format("with {} allocated: what was before is not known",
-                                                        format_bytes(one.earlier_bytes)));
-  if (held.reserved > 0) {
-    text += labelled_line("reserved", fmt::format("{}, at the most {}", format_bytes(held.reserved),
-                                                  format_bytes(std::max(one.peak_reserved_bytes, held.reserved))));
-  }
-  if (!one.message || one.message->allocated_bytes) {
-    text += labelled_line("allocated", format_bytes(held.allocated));
-    text += labelled_line(
-        "unavoidable", fmt::format("{}: what the program had asked for and not freed", format_bytes(held.requested)));
-  }
-  if (held.reserved > 0 && (!one.message || one.message->allocated_bytes))
-    text += labelled_line("cached", fmt::format("{}, {} of what was reserved", format_bytes(cached_bytes(one)),
-                                                part_text(cached_bytes(one), held.reserved)));
-  return one.message ? text + message_text(*one.message) : text;
-}
-
-std::string table(std::string_view what, std::string_view unknown, const std::vector<Share>& shares,
-                  std::uint64_t whole, std::size_t top) {
-  if (shares.empty() || top == 0) return "";
-  std::string text = fmt::format("\n  {:>12} {:>8} {:>12}  {}\n", "bytes", "part", "allocations", what);
-  for (std::size_t i = 0; i < std::min(top, shares.size()); ++i) {
-    const Share& share = shares[i];
-    text += fmt::format("  {:>12} {:>8} {:>12}  {}\n", format_bytes(share.bytes), part_text(share.bytes, whole),
-                        with_commas(share.count), Printable{share.name.empty() ? unknown : share.name});
-  }
-  if (shares.size() > top) text += fmt::format("  and {} more\n", with_commas(shares.size() - top));
-  return text;
-}
-
-// Tables with one row that says nothing are left out.
-bool tells(const std::vector<Share>& shares, std::string_view usual) {
-  return shares.size() > 1 || (shares.size() == 1 && shares.front().name != usual);
-}
-
-std::string tables_text(const Explanation& one, std::size_t top) {
-  const std::uint64_t whole = one.peak.held.requested;
-  const Shares& shares = one.shares;
-  std::string text = table("live, by category", "unknown", shares.categories, whole, top);
-  if (tells(shares.modules, ""))
-    text += table("by module: the calls of forward", "outside of modules", shares.modules, whole, top);
-  text += table("by line of the program", "no call stack was recorded", shares.lines, whole, top);
-  if (tells(shares.pools, "default")) text += table("by pool", "", shares.pools, whole, top);
-  if (tells(shares.streams, "0x0")) text += table("by stream", "", shares.streams, whole, top);
-  if (tells(shares.stages, "")) text += table("by stage", "outside of stages", shares.stages, whole, top);
-  return text;
-}
-
-std::string tree_text(const Explanation& one) {
-  if (one.tree.empty()) return "";
-  std::string text = "\n  calls with 2 % of it or more, the outermost first\n";
-  for (const TreeLine& line : one.tree)
-    text += fmt::format("  {:>12} {:>8}  {:{}}{}\n", format_bytes(line.bytes),
-                        part_text(line.bytes, one.peak.held.requested), "", 2 * line.depth, Printable{line.at});
-  return text;
-}
-
-std::string pins_text(const Explanation& one) {
-  if (one.pins.empty()) return "";
-  std::string text =
-      fmt::format("\n  {:>12} {:>12}  live blocks that keep free memory in their segments\n", "free", "blocks");
-  for (const NamedPin& pin : one.pins) {
-    text +=
-        fmt::format("  {:>12} {:>12}  {} in {} of {}\n", format_bytes(pin.pin.free_bytes), with_commas(pin.pin.blocks),
-                    format_bytes(pin.pin.block_bytes), format_count(pin.pin.segments, "segment"),
-                    pin.at.empty() ? "unknown lines" : fmt::format("{}", Printable{pin.at}));
-  }
-  return text;
-}
-
-std::string growths_text(const Explanation& one, std::size_t top) {
-  if (one.growths.empty()) return "";
-  std::string text = fmt::format("\n  {:>12} {:>12}  lines whose memory grew with the steps\n", "bytes", "allocations");
-  for (const NamedGrowth& growth : first_of(one.growths, top))
-    text += fmt::format("  {:>12} {:>12}  {}\n", format_bytes(growth.bytes), with_commas(growth.allocations),
-                        Printable{growth.at});
-  return text;
-}
-
-std::string temporaries_text(const Explanation& one, std::size_t top) {
-  constexpr std::size_t kMost = 5;
-  if (one.temporaries.empty()) return "";
-  std::string text = fmt::format("\n  {:>12} {:>12}  temporaries of one size that a pool of buffers would spare\n",
-                                 "each", "allocations");
-  for (const Temporary& temporary : first_of(one.temporaries, std::min(top, kMost)))
-    text += fmt::format("  {:>12} {:>12}  {}, at most {} at once\n", format_bytes(temporary.bytes),
-                        with_commas(temporary.count), Printable{temporary.at}, temporary.most_live);
-  return text;
-}
-
-std::string remedies_text(const Explanation& one, const Style& style) {
-  const Remedies& remedies = one.remedies;
-  if (remedies.of_bytes == 0) return "";
-  if (remedies.best.empty())
-    return fmt::format(
-        "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.\n",
-        format_bytes(remedies.of_bytes));
-  std::string text =
-      fmt::format("\n  what helps: replayed{}, the program holds {} now\n",
-                  one.evidence.failure ? " with the request that failed" : "", format_bytes(remedies.of_bytes));
-  if (remedies.recorded_bytes) {
-    text += fmt::format("  (it held {}: the replay is not exact, and these figures are not either)\n",
-                        format_bytes(*remedies.recorded_bytes));
-  }
-  for (const Remedy& remedy : remedies.best) {
-    text += fmt::format("  {:>12}  {}{}\n", format_bytes(remedy.reserved_bytes), style.good(remedy.setting),
-                        remedy.serves ? ", which serves the request" : "");
-  }
-  return text;
-}
-
-nlohmann::ordered_json json_of_shares(const std::vector<Share>& shares, std::size_t top) {
-  auto list = nlohmann::ordered_json::array();
-  for (const Share& share : first_of(shares, top))
-    list.push_back({{"name", share.name}, {"bytes", share.bytes}, {"allocations", share.count}});
-  return list;
-}
-
-nlohmann::ordered_json json_of_cached(const Cached& cached) {
-  return {{"bytes", cached.bytes},
-          {"largest_bytes", cached.largest_bytes},
-          {"pieces", cached.pieces},
-          {"segments", cached.segments}};
-}
-
-nlohmann::ordered_json verdict_json(const Explanation& one) {
+Section verdict_section(const Explanation& one) {
   const Evidence& evidence = one.evidence;
-  nlohmann::ordered_json facts;
-  facts["requested_bytes"] = evidence.failure ? nlohmann::ordered_json(evidence.failure->requested_bytes) : nullptr;
-  facts["device_free_bytes"] = evidence.failure ? or_null(evidence.failure->device_free_bytes) : nullptr;
-  facts["device_total_bytes"] = or_null(evidence.total_bytes);
-  facts["limit_bytes"] = or_null(evidence.limit_bytes);
-  facts["other_process_bytes"] = or_null(evidence.other_process_bytes);
-  facts["own_outside_bytes"] = or_null(evidence.own_outside_bytes);
-  facts["outside_bytes"] = or_null(evidence.unnamed_bytes);
-  facts["nccl_bytes"] = or_null(evidence.nccl_bytes);
-  facts["growing_bytes"] = evidence.leaked_bytes;
-  return {{"cause", key_of(one.cause)}, {"text", one.text}, {"evidence", std::move(facts)}};
+  Section facts = object_of("evidence");
+  facts.add_value("requested_bytes", evidence.failure ? Json(evidence.failure->requested_bytes) : nullptr);
+  facts.add_value("device_free_bytes", evidence.failure ? or_null(evidence.failure->device_free_bytes) : nullptr);
+  facts.add_value("device_total_bytes", or_null(evidence.total_bytes));
+  facts.add_value("limit_bytes", or_null(evidence.limit_bytes));
+  facts.add_value("other_process_bytes", or_null(evidence.other_process_bytes));
+  facts.add_value("own_outside_bytes", or_null(evidence.own_outside_bytes));
+  facts.add_value("outside_bytes", or_null(evidence.unnamed_bytes));
+  facts.add_value("nccl_bytes", or_null(evidence.nccl_bytes));
+  facts.add_value("growing_bytes", evidence.leaked_bytes);
+  Section verdict = object_of("verdict");
+  verdict.add_value("cause", key_of(one.cause)).add_value("text", one.text).add(std::move(facts));
+  if (one.cause != Cause::none)
+    verdict.add(Figure{.key = "",
+                       .label = "cause",
+                       .cell = {nullptr, fmt::format("{}: {}", key_of(one.cause), Printable{one.text})},
+                       .is_answer = true});
+  return verdict;
 }
 
-nlohmann::ordered_json cached_json(const Explanation& one) {
-  nlohmann::ordered_json cached = {{"bytes", cached_bytes(one)}};
-  for (std::size_t i = 0; i <= static_cast<std::size_t>(Cause::cached_by_rounding); ++i) {
-    const auto cause = static_cast<Cause>(i);
-    cached[std::string(key_of(cause))] = json_of_cached(one.evidence.of(cause));
-  }
-  cached["pins"] = nlohmann::ordered_json::array();
-  for (const NamedPin& pin : one.pins)
-    cached["pins"].push_back({{"at", pin.at},
-                              {"free_bytes", pin.pin.free_bytes},
-                              {"block_bytes", pin.pin.block_bytes},
-                              {"blocks", pin.pin.blocks},
-                              {"segments", pin.pin.segments}});
-  return cached;
-}
-
-std::string_view kind_of(const Explanation& one) {
-  if (one.peak.kind == PeakKind::out_of_memory) return "out_of_memory";
-  return one.peak.kind == PeakKind::end ? "end" : "allocated_peak";
-}
-
-void add_lists(nlohmann::ordered_json& json, const Explanation& one, std::size_t top) {
-  const auto list = [&](const char* key) -> nlohmann::ordered_json& {
-    return json[key] = nlohmann::ordered_json::array();
-  };
-  auto& growing = list("growing");
-  for (const NamedGrowth& growth : first_of(one.growths, top))
-    growing.push_back({{"at", growth.at}, {"bytes", growth.bytes}, {"allocations", growth.allocations}});
-  auto& temporaries = list("temporaries");
-  for (const Temporary& temporary : first_of(one.temporaries, top))
-    temporaries.push_back({{"at", temporary.at},
-                           {"bytes", temporary.bytes},
-                           {"allocations", temporary.count},
-                           {"most_live", temporary.most_live}});
-  auto& tree = list("tree");
-  for (const TreeLine& line : one.tree)
-    tree.push_back({{"depth", line.depth}, {"bytes", line.bytes}, {"allocations", line.count}, {"at", line.at}});
-  auto& remedies = list("remedies");
-  for (const Remedy& remedy : one.remedies.best)
-    remedies.push_back({{"key", remedy.key},
-                        {"setting", remedy.setting},
-                        {"text", remedy.text},
-                        {"reserved_bytes", remedy.reserved_bytes},
-                        {"of_bytes", one.remedies.of_bytes},
-                        {"serves", remedy.serves}});
-}
-
-nlohmann::ordered_json json_of_device(const Explanation& one, std::size_t top) {
+// The moment and its memory. A message without figures tells nothing of memory in use.
+Section peak_section(const Explanation& one) {
   const Held& held = one.peak.held;
-  nlohmann::ordered_json json = {{"device", one.device}, {"verdict", verdict_json(one)}};
-  json["message"] = one.message ? json_of_message(*one.message) : nullptr;
-  json["peak"] = {{"kind", kind_of(one)},
-                  {"event", one.peak.event},
-                  {"events", one.events},
-                  {"time_us", one.peak.time_us},
-                  {"at", one.at},
-                  {"requested_bytes", held.requested},
-                  {"allocated_bytes", held.allocated},
-                  {"active_bytes", held.active},
-                  {"reserved_bytes", held.reserved},
-                  {"peak_reserved_bytes", one.peak_reserved_bytes}};
-  json["unavoidable_bytes"] = held.requested;
-  json["categories"] = json_of_shares(one.shares.categories, top);
-  json["modules"] = json_of_shares(one.shares.modules, top);
-  json["lines"] = json_of_shares(one.shares.lines, top);
-  json["pools"] = json_of_shares(one.shares.pools, top);
-  json["streams"] = json_of_shares(one.shares.streams, top);
-  json["stages"] = json_of_shares(one.shares.stages, top);
-  json["cached"] = cached_json(one);
-  add_lists(json, one, top);
-  return json;
+  const bool tells_use = !one.message || one.message->allocated_bytes;
+  Section peak = object_of("peak");
+  peak.add_value("kind", kind_of(one)).add_value("events", one.events).add_value("time_us", one.peak.time_us);
+  peak.add_value("at", one.at).add_value("active_bytes", held.active);
+  peak.add_value("peak_reserved_bytes", one.peak_reserved_bytes);
+  peak.add(Figure{
+      .key = "event", .label = one.events > 0 ? heading_of(one) : "", .cell = {one.peak.event, moment_text(one)}});
+  if (one.events > 0 && one.earlier_bytes > 0)
+    peak.add_line("history begins",
+                  fmt::format("with {} allocated: what was before is not known", format_bytes(one.earlier_bytes)));
+  peak.add_bytes("reserved_bytes", held.reserved > 0 ? "reserved" : "", held.reserved,
+                 fmt::format(", at the most {}", format_bytes(std::max(one.peak_reserved_bytes, held.reserved))));
+  peak.add_bytes("allocated_bytes", tells_use ? "allocated" : "", held.allocated);
+  peak.add_bytes("requested_bytes", tells_use ? "unavoidable" : "", held.requested,
+                 ": what the program had asked for and not freed");
+  return peak;
+}
+
+Table shares_table(std::string key, std::string title, std::string unknown, const std::vector<Share>& shares,
+                   const Explanation& one, std::size_t top) {
+  Table table{.key = std::move(key),
+              .title = title,
+              .note = "Live at the moment of the verdict.",
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                          {.title = "part", .width = 8, .views = kTextAlone},
+                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
+                          {.key = "name", .title = title, .unknown = std::move(unknown)}},
+              .is_apart = true};
+  for (const Share& share : shares)
+    table.rows.push_back(
+        {share.bytes, {nullptr, part_text(share.bytes, one.peak.held.requested)}, share.count, share.name});
+  table.show_first(top);
+  return table;
+}
+
+// A table with one row that says nothing is for programs alone.
+void add_telling(Section& section, Table table, const std::vector<Share>& shares, std::string_view usual) {
+  const bool tells = shares.size() > 1 || (shares.size() == 1 && shares.front().name != usual);
+  if (!tells) table.views = kJsonAlone;
+  section.add(std::move(table));
+}
+
+void add_shares(Section& section, const Explanation& one, std::size_t top) {
+  const Shares& shares = one.shares;
+  const auto table = [&](const char* key, const char* title, const char* unknown, const std::vector<Share>& list) {
+    return shares_table(key, title, unknown, list, one, top);
+  };
+  Table categories = table("categories", "live, by category", "unknown", shares.categories);
+  categories.views.page = false;  // the page has them at each moment, and lines as well
+  section.add(std::move(categories));
+  add_telling(section, table("modules", "by module: the calls of forward", "outside of modules", shares.modules),
+              shares.modules, "");
+  Table lines = table("lines", "by line of the program", "no call stack was recorded", shares.lines);
+  lines.views.page = false;
+  section.add(std::move(lines));
+  add_telling(section, table("pools", "by pool", "", shares.pools), shares.pools, "default");
+  add_telling(section, table("streams", "by stream", "", shares.streams), shares.streams, "0x0");
+  add_telling(section, table("stages", "by stage", "outside of stages", shares.stages), shares.stages, "");
+}
+
+Table tree_table(const Explanation& one) {
+  Table table{.key = "tree",
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                          {.title = "part", .width = 8, .views = kTextAlone},
+                          {.key = "depth", .views = kJsonAlone},
+                          {.key = "allocations", .views = kJsonAlone},
+                          {.key = "at", .title = "at"}},
+              .heading = "calls with 2 % of it or more, the outermost first",
+              .has_header = false,
+              .is_apart = true,
+              .views = kNotOnPage};
+  for (const TreeLine& line : one.tree)
+    table.rows.push_back({line.bytes,
+                          {nullptr, part_text(line.bytes, one.peak.held.requested)},
+                          line.depth,
+                          line.count,
+                          {line.at, fmt::format("{:{}}{}", "", 2 * line.depth, Printable{line.at})}});
+  return table;
+}
+
+Table pins_table(const Explanation& one) {
+  Table table{.key = "pins",
+              .title = "Blocks that pin cached memory",
+              .note = "Free memory of a segment cannot be given back while a block lives in it.",
+              .columns = {{.key = "free_bytes", .title = "free", .unit = Unit::bytes, .width = 12},
+                          {.key = "blocks", .title = "blocks", .unit = Unit::count, .width = 12},
+                          {.key = "block_bytes", .title = "their own", .unit = Unit::bytes, .views = kNotInText},
+                          {.key = "segments", .title = "segments", .unit = Unit::count, .views = kNotInText},
+                          {.key = "at", .title = "allocated at", .views = kNotInText},
+                          {.title = "live blocks that keep free memory in their segments", .views = kTextAlone}},
+              .is_apart = true};
+  for (const auto& [at, pin] : one.pins) {
+    table.rows.push_back(
+        {pin.free_bytes,
+         pin.blocks,
+         pin.block_bytes,
+         pin.segments,
+         at,
+         {nullptr, fmt::format("{} in {} of {}", format_bytes(pin.block_bytes), format_count(pin.segments, "segment"),
+                               at.empty() ? "unknown lines" : printable(at))}});
+  }
+  return table;
+}
+
+// Returns the memory that PyTorch held beyond live blocks, by the reason that withheld it from the request.
+Section cached_section(const Explanation& one) {
+  Section cached = object_of("cached");
+  const bool is_shown = one.peak.held.reserved > 0 && (!one.message || one.message->allocated_bytes);
+  cached.add_bytes("bytes", is_shown ? "cached" : "", cached_bytes(one),
+                   fmt::format(", {} of what was reserved", part_text(cached_bytes(one), one.peak.held.reserved)));
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(Cause::cached_by_rounding); ++i) {
+    const Cached& of_cause = one.evidence.of(static_cast<Cause>(i));
+    Section kind = object_of(std::string(key_of(static_cast<Cause>(i))));
+    kind.add_value("bytes", of_cause.bytes).add_value("largest_bytes", of_cause.largest_bytes);
+    kind.add_value("pieces", of_cause.pieces).add_value("segments", of_cause.segments);
+    cached.add(std::move(kind));
+  }
+  Table pins = pins_table(one);
+  pins.views.text = pins.views.page = false;
+  return cached.add(std::move(pins));
+}
+
+Table growths_table(const Explanation& one, std::size_t top) {
+  Table table{.key = "growing",
+              .title = "Memory that grows with the steps",
+              .note = "Live memory that was allocated throughout the history.",
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
+                          {.key = "at", .title = "lines whose memory grew with the steps"}},
+              .is_apart = true};
+  for (const NamedGrowth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations, growth.at});
+  table.show_first(top, "");
+  return table;
+}
+
+Table temporaries_table(const Explanation& one, std::size_t top) {
+  Table table{.key = "temporaries",
+              .title = "Short-lived allocations",
+              .note = "A pool of buffers would spare them.",
+              .columns = {{.key = "bytes", .title = "each", .unit = Unit::bytes, .width = 12},
+                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
+                          {.key = "most_live", .title = "most at once", .unit = Unit::count, .views = kNotInText},
+                          {.key = "at", .title = "allocated at", .views = kNotInText},
+                          {.title = "temporaries of one size that a pool of buffers would spare", .views = kTextAlone}},
+              .is_apart = true};
+  for (const Temporary& each : one.temporaries)
+    table.rows.push_back({each.bytes,
+                          each.count,
+                          each.most_live,
+                          each.at,
+                          {nullptr, fmt::format("{}, at most {} at once", Printable{each.at}, each.most_live)}});
+  table.most_in_text = 5;
+  table.show_first(top, "");
+  return table;
+}
+
+// Says what the replays have in common.
+std::string remedies_heading(const Explanation& one) {
+  const Remedies& remedies = one.remedies;
+  std::string text =
+      fmt::format("what helps: replayed{}, the program holds {} now",
+                  one.evidence.failure ? " with the request that failed" : "", format_bytes(remedies.of_bytes));
+  if (remedies.recorded_bytes)
+    text += fmt::format("\n  (it held {}: the replay is not exact, and these figures are not either)",
+                        format_bytes(*remedies.recorded_bytes));
+  return text;
+}
+
+void add_remedies(Section& section, const Explanation& one) {
+  const Remedies& remedies = one.remedies;
+  Table table{.key = "remedies",
+              .columns = {{.key = "key", .views = kNotInText},
+                          {.key = "setting", .views = kNotInText},
+                          {.key = "text", .views = kNotInText},
+                          {.key = "reserved_bytes", .title = "reserved", .unit = Unit::bytes, .width = 12},
+                          {.key = "of_bytes", .unit = Unit::bytes, .views = kNotInText},
+                          {.key = "serves", .views = kNotInText},
+                          {.title = "to set", .views = kTextAlone}},
+              .heading = remedies_heading(one),
+              .has_header = false,
+              .is_apart = true,
+              .views = kNotOnPage};  // the page's verdict has them
+  for (const Remedy& remedy : remedies.best)
+    table.rows.push_back({remedy.key,
+                          remedy.setting,
+                          remedy.text,
+                          remedy.reserved_bytes,
+                          remedies.of_bytes,
+                          remedy.serves,
+                          {nullptr, remedy.setting + (remedy.serves ? ", which serves the request" : ""), Mood::good}});
+  section.add(std::move(table));
+  if (remedies.of_bytes != 0 && remedies.best.empty())
+    section.add(
+        Note{.text = fmt::format(
+                 "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.",
+                 format_bytes(remedies.of_bytes)),
+             .is_wrapped = false});
 }
 
 }  // namespace
 
-std::string to_text(const Explanation& one, std::size_t top, const Style& style) {
-  std::string text;
-  if (one.cause != Cause::none) {
-    text += "  " + style.bold(fmt::format("{:<24}", "cause")) + " " +
-            wrapped(fmt::format("{}: {}", key_of(one.cause), Printable{one.text}), 27);
+Section report_of(const Explanation& one, std::size_t top) {
+  Section section;
+  section.add_value("device", one.device).add(verdict_section(one)).add(peak_section(one));
+  section.add_value("unavoidable_bytes", one.peak.held.requested).add(cached_section(one));
+  if (one.message) {
+    section.add(message_section(*one.message));
+  } else {
+    section.add_value("message", nullptr);
   }
-  text += figures_text(one) + tables_text(one, top) + tree_text(one) + pins_text(one) + growths_text(one, top) +
-          temporaries_text(one, top) + remedies_text(one, style);
-  return text;
-}
-
-std::string to_json(const std::string& file, const std::string& settings, const std::vector<Explanation>& explanations,
-                    std::size_t top) {
-  nlohmann::ordered_json json = {{"file", file},
-                                 {"settings", settings},
-                                 {"devices", nlohmann::ordered_json::array()},
-                                 {"host", nlohmann::ordered_json::array()}};
-  for (const Explanation& one : explanations)
-    json[one.is_host ? "host" : "devices"].push_back(json_of_device(one, top));
-  return text_of(json);
+  add_shares(section, one, top);
+  section.add(tree_table(one));
+  Table pins = pins_table(one);
+  pins.key = "";
+  section.add(std::move(pins)).add(growths_table(one, top)).add(temporaries_table(one, top));
+  add_remedies(section, one);
+  return section;
 }
 
 }  // namespace cachalot::tools

@@ -14,7 +14,7 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
@@ -78,7 +78,7 @@ struct Explanation {
   int device = 0;
   bool is_host = false;  // of pinned host memory
   std::size_t events = 0;
-  Peak peak;                              // the reported moment: where memory ran out, else the peak of allocated bytes
+  Moment peak;                            // the reported moment: where memory ran out, else the peak of allocated bytes
   std::int64_t since_begin_us = 0;        // of the peak
   std::string at;                         // the line that made the last request; "" where it is not known
   std::uint64_t peak_reserved_bytes = 0;  // of the whole history
@@ -95,10 +95,9 @@ struct Explanation {
   std::optional<OomMessage> message;  // that it is of, where no history tells more
 };
 
-// Returns the explanation of one device. `device` is one of history.devices or, with options.is_host, of history.host; it is changed
-// for the replays, and is afterwards as before. Throws InvalidArgument where a trace of it cannot be replayed.
-Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
-                    const ExplainOptions& options);
+// Returns the explanation of one device or, with options.is_host, of pinned host memory. Throws InvalidArgument where a trace of
+// it cannot be replayed.
+Explanation explain(const Timeline& timeline, const CategoryRules& rules, const ExplainOptions& options);
 
 // Returns "device 0", with the rank whose message it is, or "pinned host memory".
 std::string name_of(const Explanation& explanation);
@@ -106,14 +105,8 @@ std::string name_of(const Explanation& explanation);
 // Returns the explanation of a message alone. `total_bytes` is the device's memory, where the message does not tell it.
 Explanation explain_message(const OomMessage& message, std::optional<std::uint64_t> total_bytes);
 
-// An explanation as text for people and as JSON for programs.
-
-// Returns lines: the moment and its cause, live memory, cached memory, and the remedies. `top` is the most lines of each
-// list.
-std::string to_text(const Explanation& explanation, std::size_t top, const Style& style);
-
-// Returns one JSON object for all devices of a file, on one line, without the newline; docs/tools/json.md has its keys.
-std::string to_json(const std::string& file, const std::string& settings, const std::vector<Explanation>& explanations,
-                    std::size_t top);
+// Returns the explanation as a part of a report: the moment and its cause, live memory, cached memory, and the remedies. `top`
+// is the most rows of each table.
+Section report_of(const Explanation& explanation, std::size_t top);
 
 }  // namespace cachalot::tools

@@ -441,12 +441,11 @@ std::string processes_text(const std::vector<DeviceFacts::Process>& processes) {
   return text + (processes.size() > kMost ? fmt::format(" and {} more", processes.size() - kMost) : "");
 }
 
-// Returns lines for the memory that is held outside of PyTorch, by all that a message tells.
-std::string outside_text(const OomMessage& message) {
-  std::string text;
+// Adds lines for the memory that is held outside of PyTorch, by all that a message tells.
+void add_outside(Section& section, const OomMessage& message) {
   if (message.process_bytes) {
     const std::uint64_t in_torch = std::min(*message.process_bytes, message.reserved_bytes.value_or(0));
-    text += labelled_line(
+    section.add_line(
         "this process",
         fmt::format("{}{}{}", format_bytes(*message.process_bytes),
                     message.own_process ? fmt::format(" (process {} of the host)", message.own_process->id) : "",
@@ -457,28 +456,26 @@ std::string outside_text(const OomMessage& message) {
   if (!message.other_processes.empty()) {
     const bool has_own = own_bytes(message).has_value();
     const std::string bytes = other_bytes(message) > 0 ? format_bytes(other_bytes(message)) : "not known";
-    text += labelled_line(has_own ? "other processes" : "processes",
-                          fmt::format("{} ({})", bytes, processes_text(message.other_processes)));
+    section.add_line(has_own ? "other processes" : "processes",
+                     fmt::format("{} ({})", bytes, processes_text(message.other_processes)));
   }
-  if (message.beside_bytes) text += labelled_line("other allocations", format_bytes(*message.beside_bytes));
+  if (message.beside_bytes) section.add_line("other allocations", format_bytes(*message.beside_bytes));
   const bool is_beyond =
       own_bytes(message) > message.total_bytes;  // in memory of the host: what others hold is not known
   if (const auto unnamed = is_beyond ? std::nullopt : unnamed_bytes(message)) {
     const bool has_processes = message.process_bytes || other_bytes(message) > 0;
     const bool is_exact = has_processes || message.reserved_bytes;  // else PyTorch's cache is in it
-    text +=
-        labelled_line("held outside", fmt::format("{}{}: neither free nor {} {}", is_exact ? "" : "at most ",
-                                                  format_bytes(*unnamed), is_exact ? "of" : "allocated by",
-                                                  has_processes ? "the processes above" : "this program's PyTorch"));
+    section.add_line("held outside", fmt::format("{}{}: neither free nor {} {}", is_exact ? "" : "at most ",
+                                                 format_bytes(*unnamed), is_exact ? "of" : "allocated by",
+                                                 has_processes ? "the processes above" : "this program's PyTorch"));
   }
   const auto own = own_bytes(message);
   if (message.is_of_torch && own && message.total_bytes && !message.free_bytes && !message.false_free_bytes) {
-    text += labelled_line(
+    section.add_line(
         "held outside",
         fmt::format("at most {}: the message does not say how much of it is free",
                     format_bytes(*message.total_bytes - std::min(*message.total_bytes, *own + other_bytes(message)))));
   }
-  return text;
 }
 
 }  // namespace
@@ -503,13 +500,14 @@ MessageVerdict verdict_of(const OomMessage& message) {
   return unknown(message);
 }
 
-std::string message_text(const OomMessage& message) {
-  std::string text = labelled_line(
-      "message", fmt::format("{}{}{}", message.framework, message.source.empty() ? "" : ", " + message.source,
-                             message.is_cut ? ", cut off: its other figures are missing" : ""));
+Section message_section(const OomMessage& message) {
+  Section section = object_of("message");
+  section.add_line("message",
+                   fmt::format("{}{}{}", message.framework, message.source.empty() ? "" : ", " + message.source,
+                               message.is_cut ? ", cut off: its other figures are missing" : ""));
   if (message.requested_bytes)
-    text += labelled_line("asked for", format_bytes(*message.requested_bytes) +
-                                           (message.has_device ? fmt::format(" on device {}", message.device) : ""));
+    section.add_line("asked for", format_bytes(*message.requested_bytes) +
+                                      (message.has_device ? fmt::format(" on device {}", message.device) : ""));
   if (message.total_bytes || message.free_bytes) {
     const std::string total = message.total_bytes ? format_bytes(*message.total_bytes) : "";
     const std::string free = message.free_bytes ? format_bytes(*message.free_bytes) + " free" : "";
@@ -517,34 +515,31 @@ std::string message_text(const OomMessage& message) {
         message.false_free_bytes
             ? fmt::format("; the message calls {} free, which is more", format_bytes(*message.false_free_bytes))
             : "";
-    text += labelled_line("device", total + (total.empty() || free.empty() ? "" : ", ") + free + contradiction);
+    section.add_line("device", total + (total.empty() || free.empty() ? "" : ", ") + free + contradiction);
   }
-  if (message.allowed_bytes) text += labelled_line("allowed", format_bytes(*message.allowed_bytes));
-  if (message.private_bytes) text += labelled_line("cached in private pools", format_bytes(*message.private_bytes));
-  return text + outside_text(message);
-}
-
-nlohmann::ordered_json json_of_message(const OomMessage& message) {
-  nlohmann::ordered_json json = {{"framework", message.framework},
-                                 {"source", message.source},
-                                 {"cut", message.is_cut},
-                                 {"requested_bytes", or_null(message.requested_bytes)},
-                                 {"total_bytes", or_null(message.total_bytes)},
-                                 {"free_bytes", or_null(message.free_bytes)},
-                                 {"allowed_bytes", or_null(message.allowed_bytes)},
-                                 {"allocated_bytes", or_null(message.allocated_bytes)},
-                                 {"reserved_bytes", or_null(message.reserved_bytes)},
-                                 {"unallocated_bytes", or_null(message.unallocated_bytes)},
-                                 {"private_pools_bytes", or_null(message.private_bytes)},
-                                 {"largest_free_bytes", or_null(message.largest_free_bytes)},
-                                 {"other_allocations_bytes", or_null(message.beside_bytes)},
-                                 {"process_bytes", or_null(message.process_bytes)},
-                                 {"outside_bytes", or_null(unnamed_bytes(message))}};
-  json["own_process"] = message.own_process ? nlohmann::ordered_json(message.own_process->id) : nullptr;
-  json["other_processes"] = nlohmann::ordered_json::array();
+  if (message.allowed_bytes) section.add_line("allowed", format_bytes(*message.allowed_bytes));
+  if (message.private_bytes) section.add_line("cached in private pools", format_bytes(*message.private_bytes));
+  add_outside(section, message);
+  section.add_value("framework", message.framework).add_value("source", message.source);
+  section.add_value("cut", message.is_cut);
+  const std::pair<const char*, Bytes> figures[] = {{"requested_bytes", message.requested_bytes},
+                                                   {"total_bytes", message.total_bytes},
+                                                   {"free_bytes", message.free_bytes},
+                                                   {"allowed_bytes", message.allowed_bytes},
+                                                   {"allocated_bytes", message.allocated_bytes},
+                                                   {"reserved_bytes", message.reserved_bytes},
+                                                   {"unallocated_bytes", message.unallocated_bytes},
+                                                   {"private_pools_bytes", message.private_bytes},
+                                                   {"largest_free_bytes", message.largest_free_bytes},
+                                                   {"other_allocations_bytes", message.beside_bytes},
+                                                   {"process_bytes", message.process_bytes},
+                                                   {"outside_bytes", unnamed_bytes(message)}};
+  for (const auto& [key, bytes] : figures) section.add_value(key, or_null(bytes));
+  section.add_value("own_process", message.own_process ? Json(message.own_process->id) : nullptr);
+  Json others = Json::array();
   for (const DeviceFacts::Process& process : message.other_processes)
-    json["other_processes"].push_back({{"process", process.id}, {"bytes", process.bytes}});
-  return json;
+    others.push_back({{"process", process.id}, {"bytes", process.bytes}});
+  return section.add_value("other_processes", std::move(others));
 }
 
 }  // namespace cachalot::tools

@@ -1,11 +1,11 @@
-// The content of an out-of-memory message: the cause, its figures as text for people, and as JSON for programs.
+// The content of an out-of-memory message: the cause, and its figures for people and programs.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tools/analysis/causes.h"
 #include "tools/analysis/oom_message.h"
+#include "tools/base/report_tree.h"
 
 namespace cachalot::tools {
 
@@ -18,10 +18,8 @@ struct MessageVerdict {
 // Returns the first cause that the message proves; Cause::unknown, with what the message lacks, where it proves none.
 MessageVerdict verdict_of(const OomMessage& message);
 
-// Returns a line for each figure of the message that a history does not have as well.
-std::string message_text(const OomMessage& message);
-
-// Returns the figures of the message, null where it does not have one; docs/tools/json.md has the keys.
-nlohmann::ordered_json json_of_message(const OomMessage& message);
+// Returns the figures of the message: lines for those that a history does not have as well, and for programs all of them, null
+// where the message does not have one; docs/tools/json.md has the keys.
+Section message_section(const OomMessage& message);
 
 }  // namespace cachalot::tools

@@ -1,20 +1,117 @@
 #include "tools/analysis/timeline.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <iterator>
 #include <map>
-#include <optional>
+#include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/analysis/layout.h"
 #include "tools/base/quoted.h"
+#include "tools/history/address_map.h"
 
 namespace cachalot::tools {
 namespace {
 
 using Action = HistoryEvent::Action;
+
+std::atomic<std::size_t> timelines_made = 0;
+
+Allocation allocation_of(const HistoryEvent& event, std::uint32_t begin) {
+  return {.address = event.address,
+          .bytes = event.bytes,
+          .begin = begin,
+          .stack = event.stack,
+          .details = event.details,
+          .stream = event.stream,
+          .pool = event.pool};
+}
+
+// Pairs each request with its free.
+class Pairing {
+ public:
+  void reserve(std::size_t allocations) { made_.reserve(allocations); }
+
+  void follow(const HistoryEvent& event, std::uint32_t number) {
+    switch (event.action) {
+      case Action::alloc:
+        return allocate(event, number);
+      case Action::free_requested:
+      case Action::free_completed:
+        return free(event, number);
+      case Action::annotate:
+        return annotate(event);
+      default:
+        return;
+    }
+  }
+
+  // Adds a block that lives at the end, unless the events have it.
+  void add_last(const HistoryBlock& block, const HistorySegment& segment) {
+    if (block.state != HistoryBlock::State::allocated || places_.find(block.address) != AddressMap::kNone) return;
+    places_.set(block.address, kGone);
+    earlier_.push_back({.address = block.address,
+                        .bytes = block.requested_bytes,
+                        .stack = block.stack,
+                        .details = block.details,
+                        .stream = segment.stream,
+                        .pool = segment.pool});
+  }
+
+  std::size_t earlier() const { return earlier_.size(); }
+  std::vector<Allocation> take() {
+    std::ranges::sort(earlier_, {}, &Allocation::address);
+    earlier_.reserve(earlier_.size() + made_.size());
+    std::ranges::copy(made_, std::back_inserter(earlier_));
+    return std::move(earlier_);
+  }
+
+ private:
+  static constexpr std::uint32_t kEarlier = std::uint32_t{1} << 31;  // with an index in earlier_
+  static constexpr std::uint32_t kGone = kEarlier - 1;               // nothing lives there any more
+
+  void allocate(const HistoryEvent& event, std::uint32_t number) {
+    if (Allocation* const live = find(event.address)) live->end = number;
+    places_.set(event.address, static_cast<std::uint32_t>(made_.size()));
+    made_.push_back(allocation_of(event, number));
+  }
+
+  // Nothing happens where nothing lives. A free that is completed alone tells nothing of its block.
+  void free(const HistoryEvent& event, std::uint32_t number) {
+    const std::uint32_t place = places_.find(event.address);
+    if (place == AddressMap::kNone && event.action == Action::free_requested) {
+      earlier_.push_back(allocation_of(event, Allocation::kBefore));
+      earlier_.back().stack = earlier_.back().details = 0;  // those of the free
+      earlier_.back().end = number;
+    } else if (Allocation* const live = find(event.address)) {
+      live->end = number;
+    }
+    places_.set(event.address, kGone);
+  }
+
+  void annotate(const HistoryEvent& event) {
+    if (Allocation* const live = find(event.address)) {
+      live->details = event.details;
+    } else if (places_.find(event.address) == AddressMap::kNone) {
+      places_.set(event.address, kEarlier + static_cast<std::uint32_t>(earlier_.size()));
+      earlier_.push_back(allocation_of(event, Allocation::kBefore));
+    }
+  }
+
+  // Returns what lives at the address.
+  Allocation* find(Address address) {
+    const std::uint32_t place = places_.find(address);
+    if (place == AddressMap::kNone || place == kGone) return nullptr;
+    return place >= kEarlier ? &earlier_[place - kEarlier] : &made_[place];
+  }
+
+  std::vector<Allocation> earlier_;
+  std::vector<Allocation> made_;
+  AddressMap places_;  // of each address that the events name
+};
 
 // A hostile file can make any sum wrong: none is below zero.
 std::uint64_t changed(std::uint64_t bytes, std::int64_t by) {
@@ -33,8 +130,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
 // the next block or the segment's end, if it is not more than should_split leaves.
 class Remainders {
  public:
-  Remainders(const DeviceHistory& device, std::span<const Allocation> allocations)
-      : device_(device), ranges_(recorded_ranges(device)) {
+  explicit Remainders(const Timeline& timeline) : events_(timeline.events()), ranges_(timeline.segments()) {
     for (std::uint32_t i = 0; i < ranges_.size(); ++i) {
       if (ranges_[i].begin == Allocation::kBefore) open(ranges_[i]);
       if (ranges_[i].end != Allocation::kNever) closing_.push_back(i);
@@ -43,14 +139,15 @@ class Remainders {
     next_range_ = static_cast<std::size_t>(
         std::ranges::find_if(ranges_, [](const MemoryRange& one) { return one.begin != Allocation::kBefore; }) -
         ranges_.begin());
-    for (const Allocation& one : allocations) {
-      if (one.begin == Allocation::kBefore) blocks_[one.address] = one.address + rounded(one.bytes);
+    for (std::size_t i = 0; i < timeline.earlier(); ++i) {
+      const Allocation& one = timeline.allocations()[i];
+      blocks_[one.address] = one.address + rounded(one.bytes);
     }
   }
 
   // Returns the bytes of the block; call it for the allocations of the history in their order.
   std::uint64_t block_bytes(const Allocation& one) {
-    for (; event_ < one.begin; ++event_) follow(device_.events[event_]);
+    for (; event_ < one.begin; ++event_) follow(events_[event_]);
     const Address end = one.address + rounded(one.bytes);
     const Address free_until = end_of_free(one.address, end);
     const bool is_kept = rounded(one.bytes) > kSmallSize && free_until - end <= kMinLargeRemainder;
@@ -78,9 +175,9 @@ class Remainders {
         end, next == blocks_.end() ? std::prev(behind)->second : std::min(next->first, std::prev(behind)->second));
   }
 
-  const DeviceHistory& device_;
-  std::vector<MemoryRange> ranges_;     // by the event of their begin
-  std::vector<std::uint32_t> closing_;  // the ranges that end, by event
+  const std::vector<HistoryEvent>& events_;
+  const std::vector<MemoryRange>& ranges_;  // by the event of their begin
+  std::vector<std::uint32_t> closing_;      // the ranges that end, by event
   std::size_t next_range_ = 0;
   std::size_t next_close_ = 0;
   std::uint32_t event_ = 0;
@@ -96,18 +193,59 @@ bool keeps_remainders(const DeviceHistory& device) {
                               [](const HistoryEvent& event) { return event.action == Action::segment_map; });
 }
 
+// Returns the blocks that live at the end.
+std::map<Address, std::uint64_t> last_blocks(const DeviceHistory& device) {
+  std::map<Address, std::uint64_t> blocks;
+  for (const HistoryBlock& block : device.blocks) {
+    if (block.state == HistoryBlock::State::allocated) blocks.emplace(block.address, block.bytes);
+  }
+  return blocks;
+}
+
 }  // namespace
 
-std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
-  std::map<Address, std::uint64_t> at_the_end;
-  for (const HistoryBlock& block : device.blocks) {
-    if (block.state == HistoryBlock::State::allocated) at_the_end.emplace(block.address, block.bytes);
+Timeline::Timeline(const History& history, const DeviceHistory& device) : history_(&history), device_(&device) {
+  constexpr std::uint32_t kMostEvents = std::numeric_limits<std::int32_t>::max();
+  CACHALOT_REQUIRE(events().size() < kMostEvents, "a history of more than {} events", kMostEvents);
+  ++timelines_made;
+  Pairing pairing;
+  pairing.reserve(static_cast<std::size_t>(std::ranges::count(events(), Action::alloc, &HistoryEvent::action)));
+  for (std::size_t i = 0; i < events().size(); ++i) pairing.follow(events()[i], static_cast<std::uint32_t>(i));
+  for (const HistorySegment& segment : device.segments) {
+    for (std::size_t i = segment.first_block; i < segment.first_block + segment.block_count; ++i)
+      pairing.add_last(device.blocks[i], segment);
   }
+  earlier_ = pairing.earlier();
+  allocations_ = pairing.take();
+  begun_.assign(events().size(), kNone);
+  ended_.assign(events().size(), kNone);
+  for (std::uint32_t i = 0; i < allocations_.size(); ++i) {
+    if (i >= earlier_) begun_[allocations_[i].begin] = i;
+    if (allocations_[i].end != Allocation::kNever) ended_[allocations_[i].end] = i;
+  }
+}
+
+std::size_t Timeline::made() { return timelines_made; }
+
+std::uint64_t Timeline::earlier_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Allocation& one : std::span(allocations_).first(earlier_)) bytes += one.bytes;
+  return bytes;
+}
+
+const std::vector<MemoryRange>& Timeline::segments() const {
+  if (!segments_) segments_ = recorded_ranges(*device_);
+  return *segments_;
+}
+
+const std::vector<std::uint64_t>& Timeline::block_bytes() const {
+  if (block_bytes_) return *block_bytes_;
+  const std::map<Address, std::uint64_t> at_the_end = last_blocks(*device_);
   std::optional<Remainders> remainders;
-  if (keeps_remainders(device)) remainders.emplace(device, allocations);
-  std::vector<std::uint64_t> bytes;
-  bytes.reserve(allocations.size());
-  for (const Allocation& one : allocations) {
+  if (keeps_remainders(*device_)) remainders.emplace(*this);
+  std::vector<std::uint64_t>& bytes = block_bytes_.emplace();
+  bytes.reserve(allocations_.size());
+  for (const Allocation& one : allocations_) {
     const bool is_followed = remainders && one.begin != Allocation::kBefore;
     bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes));
     const auto block = one.end == Allocation::kNever ? at_the_end.find(one.address) : at_the_end.end();
@@ -116,27 +254,19 @@ std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span
   return bytes;
 }
 
-HeldCursor::HeldCursor(const DeviceHistory& device, std::span<const Allocation> allocations,
-                       std::span<const std::uint64_t> blocks)
-    : device_(device), allocations_(allocations), blocks_(blocks) {
-  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
-    if (allocations[i].end != Allocation::kNever) by_end_.push_back(i);
-  }
-  std::ranges::stable_sort(by_end_, {}, [&](std::uint32_t i) { return allocations[i].end; });
-  held_.reserved = static_cast<std::uint64_t>(std::max<std::int64_t>(0, reserved_at_begin(device)));
-  while (next_begin_ < allocations.size() && allocations[next_begin_].begin == Allocation::kBefore)
-    begin(static_cast<std::uint32_t>(next_begin_++));
+HeldCursor::HeldCursor(const Timeline& timeline) : timeline_(timeline), blocks_(timeline.block_bytes()) {
+  held_.reserved = static_cast<std::uint64_t>(std::max<std::int64_t>(0, reserved_at_begin(timeline.device())));
+  for (std::uint32_t i = 0; i < timeline.earlier(); ++i) begin(i);
   held_.active = held_.allocated;
 }
 
+bool HeldCursor::is_at_end() const { return event_ == timeline_.events().size(); }
+
 void HeldCursor::advance() {
-  begun_.clear();
-  ended_.clear();
-  const HistoryEvent& event = device_.events[event_];
-  const auto number = static_cast<std::uint32_t>(event_++);
-  while (next_end_ < by_end_.size() && allocations_[by_end_[next_end_]].end == number) end(by_end_[next_end_++]);
-  while (next_begin_ < allocations_.size() && allocations_[next_begin_].begin == number)
-    begin(static_cast<std::uint32_t>(next_begin_++));
+  const HistoryEvent& event = timeline_.events()[event_];
+  if (const std::uint32_t ended = timeline_.ended_by(event_); ended != Timeline::kNone) end(ended);
+  if (const std::uint32_t begun = timeline_.begun_by(event_); begun != Timeline::kNone) begin(begun);
+  ++event_;
   if (event.action == Action::free_completed) pending_ -= static_cast<std::int64_t>(rounded(event.bytes));
   pending_ = std::max<std::int64_t>(0, pending_);
   held_.reserved = changed(held_.reserved, reserved_change(event));
@@ -144,103 +274,189 @@ void HeldCursor::advance() {
 }
 
 void HeldCursor::begin(std::uint32_t allocation) {
-  begun_.push_back(allocation);
-  held_.requested += allocations_[allocation].bytes;
+  held_.requested += timeline_.allocations()[allocation].bytes;
   held_.allocated += blocks_[allocation];
 }
 
 void HeldCursor::end(std::uint32_t allocation) {
-  ended_.push_back(allocation);
-  subtract(held_.requested, allocations_[allocation].bytes);
+  const Allocation& one = timeline_.allocations()[allocation];
+  subtract(held_.requested, one.bytes);
   subtract(held_.allocated, blocks_[allocation]);
-  if (device_.events[allocations_[allocation].end].action == Action::free_requested)
-    pending_ += static_cast<std::int64_t>(rounded(allocations_[allocation].bytes));
+  if (timeline_.events()[one.end].action == Action::free_requested)
+    pending_ += static_cast<std::int64_t>(rounded(one.bytes));
 }
 
-namespace {
-
-// Returns how many events had happened at the peak.
-std::size_t events_until_peak(HeldCursor cursor, std::uint64_t Held::*bytes) {
-  std::size_t at = 0;
-  std::uint64_t peak = cursor.held().*bytes;
+const Timeline::Peaks& Timeline::peaks() const {
+  if (peaks_) return *peaks_;
+  HeldCursor cursor(*this);
+  Peaks& peaks = peaks_.emplace(Peaks{.most = cursor.held()});
   while (!cursor.is_at_end()) {
     cursor.advance();
-    if (cursor.held().*bytes <= peak) continue;
-    peak = cursor.held().*bytes;
-    at = cursor.event();
+    const Held& held = cursor.held();
+    if (held.allocated > peaks.most.allocated) peaks.allocated_event = cursor.event();
+    if (held.reserved > peaks.most.reserved) peaks.reserved_event = cursor.event();
+    peaks.most = {.requested = std::max(peaks.most.requested, held.requested),
+                  .allocated = std::max(peaks.most.allocated, held.allocated),
+                  .active = std::max(peaks.most.active, held.active),
+                  .reserved = std::max(peaks.most.reserved, held.reserved)};
   }
-  return at;
+  return peaks;
 }
 
-}  // namespace
+const Held& Timeline::most_held() const { return peaks().most; }
 
-std::optional<std::size_t> last_oom(const DeviceHistory& device) {
-  for (std::size_t i = device.events.size(); i > 0; --i) {
-    if (device.events[i - 1].action == HistoryEvent::Action::oom) return i - 1;
+std::optional<std::size_t> Timeline::last_oom() const {
+  for (std::size_t i = events().size(); i > 0; --i) {
+    if (events()[i - 1].action == Action::oom) return i - 1;
   }
   return std::nullopt;
 }
 
-Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
-                std::span<const std::uint64_t> blocks, std::size_t events) {
-  HeldCursor cursor(device, allocations, blocks);
+Moment Timeline::moment_after(std::size_t events) const {
+  HeldCursor cursor(*this);
   while (cursor.event() < events) cursor.advance();
-  Peak peak{.event = events, .held = cursor.held(), .live = {}};
-  if (!device.events.empty()) peak.time_us = device.events[events == 0 ? 0 : events - 1].time_us;
-  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
-    const Allocation& one = allocations[i];
+  Moment moment{.event = events, .held = cursor.held(), .live = {}};
+  if (!device_->events.empty()) moment.time_us = device_->events[events == 0 ? 0 : events - 1].time_us;
+  for (std::uint32_t i = 0; i < allocations_.size(); ++i) {
+    const Allocation& one = allocations_[i];
     const bool has_begun = one.begin == Allocation::kBefore || one.begin < events;
-    if (has_begun && (one.end == Allocation::kNever || one.end >= events)) peak.live.push_back(i);
+    if (has_begun && (one.end == Allocation::kNever || one.end >= events)) moment.live.push_back(i);
   }
-  return peak;
+  return moment;
 }
 
-std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
-                              std::span<const std::uint64_t> blocks, PeakKind kind) {
-  std::size_t event = device.events.size();
-  if (kind == PeakKind::out_of_memory) {
-    const std::optional<std::size_t> oom = last_oom(device);
+std::optional<Moment> Timeline::moment(MomentKind kind) const {
+  std::size_t event = events().size();
+  if (kind == MomentKind::out_of_memory) {
+    const std::optional<std::size_t> oom = last_oom();
     if (!oom) return std::nullopt;
     event = *oom + 1;
-  } else if (kind != PeakKind::end) {
-    event = events_until_peak(HeldCursor(device, allocations, blocks),
-                              kind == PeakKind::allocated_peak ? &Held::allocated : &Held::reserved);
+  } else if (kind != MomentKind::end) {
+    event = kind == MomentKind::allocated_peak ? peaks().allocated_event : peaks().reserved_event;
   }
-  Peak peak = peak_after(device, allocations, blocks, event);
-  peak.kind = kind;
-  return peak;
+  Moment moment = moment_after(event);
+  moment.kind = kind;
+  return moment;
 }
 
 namespace {
 
-std::optional<PeakKind> kind_of(const std::string& at) {
-  if (at == "peak") return PeakKind::allocated_peak;
-  if (at == "reserved") return PeakKind::reserved_peak;
-  if (at == "oom") return PeakKind::out_of_memory;
-  if (at == "end") return PeakKind::end;
+std::optional<MomentKind> kind_of(const std::string& at) {
+  if (at == "peak") return MomentKind::allocated_peak;
+  if (at == "reserved") return MomentKind::reserved_peak;
+  if (at == "oom") return MomentKind::out_of_memory;
+  if (at == "end") return MomentKind::end;
   return std::nullopt;
 }
 
-std::size_t event_of(const std::string& path, const DeviceHistory& device, const std::string& at) {
+std::size_t event_of(const History& history, const DeviceHistory& device, const std::string& at) {
   std::size_t event = 0;
   const auto [stopped, error] = std::from_chars(at.data(), at.data() + at.size(), event);
   CACHALOT_REQUIRE(error == std::errc() && stopped == at.data() + at.size(),
                    "--at: {} is not peak, reserved, oom, end or a number of events", fmt::to_string(Quoted{at}));
-  CACHALOT_REQUIRE(event <= device.events.size(), "--at: {}: device {} has {} events, fewer than {}", path,
+  CACHALOT_REQUIRE(event <= device.events.size(), "--at: {}: device {} has {} events, fewer than {}", history.path,
                    device.device, device.events.size(), event);
   return event;
 }
 
 }  // namespace
 
-Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
-                const std::string& at) {
-  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
-  const std::optional<PeakKind> kind = kind_of(at);
-  if (!kind) return peak_after(device, allocations, blocks, event_of(path, device, at));
-  std::optional<Peak> peak = find_peak(device, allocations, blocks, *kind);
-  CACHALOT_REQUIRE(peak.has_value(), "--at oom: {}: no allocation of device {} failed", path, device.device);
-  return std::move(*peak);
+Moment Timeline::asked_moment(const std::string& at) const {
+  const std::optional<MomentKind> kind = kind_of(at);
+  if (!kind) return moment_after(event_of(*history_, *device_, at));
+  std::optional<Moment> found = moment(*kind);
+  CACHALOT_REQUIRE(found.has_value(), "--at oom: {}: no allocation of device {} failed", history_->path,
+                   device_->device);
+  return std::move(*found);
+}
+
+namespace {
+
+void add_free(SegmentAt& segment, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  ++segment.free_pieces;
+  segment.free_bytes += bytes;
+  segment.largest_free_bytes = std::max(segment.largest_free_bytes, bytes);
+}
+
+// Adds what lies between a block and the next one: what PyTorch does not split off is the block's.
+void add_gap(SegmentAt& segment, std::uint64_t gap, std::uint64_t requested, const Options& options) {
+  LiveBlock& block = segment.live.back();
+  const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
+  const std::uint64_t rounded =
+      std::max<std::uint64_t>(block.bytes, round_size(std::max<std::uint64_t>(1, requested), options));
+  const std::uint64_t whole = block.bytes + gap;
+  const bool is_split = segment.is_expandable || should_split(kind, whole, std::min(rounded, whole), options);
+  const std::uint64_t bytes = is_split ? std::min(rounded, whole) : whole;
+  segment.live_bytes += bytes - block.bytes;
+  block.bytes = bytes;
+  add_free(segment, whole - bytes);
+}
+
+}  // namespace
+
+// Neighbours of one expandable segment are one.
+std::vector<SegmentAt> Timeline::empty_segments_after(std::size_t events) const {
+  std::vector<MemoryRange> held;
+  std::ranges::copy_if(segments(), std::back_inserter(held), [&](const MemoryRange& range) {
+    return (range.begin == MemoryRange::kBefore || range.begin < events) && range.end >= events;
+  });
+  std::ranges::sort(held, {}, &MemoryRange::address);
+  std::vector<SegmentAt> segments;
+  for (const MemoryRange& range : held) {
+    SegmentAt* const last = segments.empty() ? nullptr : &segments.back();
+    if (last != nullptr && last->is_expandable && range.is_expandable && last->address + last->bytes == range.address &&
+        last->stream == range.stream && last->pool == range.pool && last->is_small == range.is_small) {
+      last->bytes += range.bytes;
+    } else {
+      segments.push_back({.address = range.address,
+                          .bytes = range.bytes,
+                          .stream = range.stream,
+                          .pool = range.pool,
+                          .is_small = range.is_small,
+                          .is_expandable = range.is_expandable});
+    }
+  }
+  return segments;
+}
+
+std::vector<SegmentAt> Timeline::segments_at(const Moment& moment, const Options& options) const {
+  const std::vector<std::uint64_t>& blocks = block_bytes();
+  std::vector<SegmentAt> segments = empty_segments_after(moment.event);
+  std::vector<std::uint32_t> live = moment.live;
+  std::ranges::sort(live, {}, [&](std::uint32_t i) { return allocations_[i].address; });
+  auto next = live.begin();
+  for (SegmentAt& segment : segments) {
+    const Address end = segment.address + segment.bytes;
+    Address at = segment.address;
+    while (next != live.end() && allocations_[*next].address < segment.address) ++next;
+    for (; next != live.end() && allocations_[*next].address < end; ++next) {
+      const Address address = allocations_[*next].address;
+      if (address < at) continue;  // blocks that overlap: the file is damaged
+      if (!segment.live.empty()) {
+        add_gap(segment, address - at, allocations_[segment.live.back().allocation].bytes, options);
+      } else {
+        add_free(segment, address - at);
+      }
+      const std::uint64_t bytes = std::min(blocks[*next], end - address);
+      segment.live.push_back({.allocation = *next, .bytes = bytes});
+      segment.live_bytes += bytes;
+      at = address + bytes;
+    }
+    if (segment.live.empty()) {
+      add_free(segment, segment.bytes);
+    } else {
+      add_gap(segment, end - at, allocations_[segment.live.back().allocation].bytes, options);
+    }
+  }
+  return segments;
+}
+
+Timelines::Timelines(History history) : history_(std::make_unique<const History>(std::move(history))) {
+  timelines_.reserve(history_->devices.size() + history_->host.size());
+  for (const auto* devices : {&history_->devices, &history_->host}) {
+    for (const DeviceHistory& device : *devices) timelines_.emplace_back(*history_, device);
+  }
 }
 
 namespace {

@@ -1,21 +1,35 @@
-// Memory over time: what a program held at each event of its history.
+// A program's memory over time: the allocations of a history, its segments, and the memory that was held at any moment.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "tools/history/allocations.h"
+#include "cachalot/options.h"
 #include "tools/history/history.h"
+#include "tools/history/memory_ranges.h"
 
 namespace cachalot::tools {
 
-// Returns the bytes of each allocation's block: of those that live at the end as the file has it, of the others by PyTorch's
-// rounding, without a remainder that was too small to be split off.
-std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations);
+// An allocation, from its request to its free.
+struct Allocation {
+  static constexpr std::uint32_t kBefore = MemoryRange::kBefore;  // as `begin`
+  static constexpr std::uint32_t kNever = MemoryRange::kNever;    // as `end`
+
+  Address address = 0;
+  std::uint64_t bytes = 0;        // requested
+  std::uint32_t begin = kBefore;  // the event that made it
+  std::uint32_t end = kNever;     // the event that freed it: free_requested, else free_completed
+  StackId stack = 0;
+  DetailsId details = 0;  // of the newest annotation, which has what was known before
+  std::uint16_t stream = 0;
+  std::uint16_t pool = 0;
+};
 
 // Bytes of one moment.
 struct Held {
@@ -25,20 +39,19 @@ struct Held {
   std::uint64_t reserved = 0;   // 0 throughout where the file has no segments
 };
 
-// Goes through a history and knows the held memory. The memory held before follows from that held at the end.
+class Timeline;
+
+// A HeldCursor goes through a timeline and knows the held memory. The memory held before the first event follows from that held
+// at the end.
 class HeldCursor {
  public:
-  // All must outlive it. `blocks` is of block_bytes_of.
-  HeldCursor(const DeviceHistory& device, std::span<const Allocation> allocations,
-             std::span<const std::uint64_t> blocks);
+  // The timeline must outlive it.
+  explicit HeldCursor(const Timeline& timeline);
 
-  bool is_at_end() const { return event_ == device_.events.size(); }
+  bool is_at_end() const;
   // Returns the number of events that have happened.
   std::size_t event() const { return event_; }
   const Held& held() const { return held_; }
-  // Returns the allocations that began or ended with the last event.
-  std::span<const std::uint32_t> begun() const { return begun_; }
-  std::span<const std::uint32_t> ended() const { return ended_; }
   // Lets the next event happen.
   void advance();
 
@@ -46,47 +59,133 @@ class HeldCursor {
   void begin(std::uint32_t allocation);
   void end(std::uint32_t allocation);
 
-  const DeviceHistory& device_;
-  std::span<const Allocation> allocations_;
-  std::span<const std::uint64_t> blocks_;
-  std::vector<std::uint32_t> by_end_;  // the allocations that end, by event
-  std::size_t next_begin_ = 0;         // in allocations_
-  std::size_t next_end_ = 0;           // in by_end_
+  const Timeline& timeline_;
+  const std::vector<std::uint64_t>& blocks_;
   std::size_t event_ = 0;
   Held held_;
   std::int64_t pending_ = 0;
-  std::vector<std::uint32_t> begun_;
-  std::vector<std::uint32_t> ended_;
 };
 
-// Moments of a history that a reader asks for, and what lived then.
-enum class PeakKind : std::uint8_t { allocated_peak, reserved_peak, out_of_memory, end };
+// Moments that a reader asks for.
+enum class MomentKind : std::uint8_t { allocated_peak, reserved_peak, out_of_memory, end };
 
-struct Peak {
-  PeakKind kind = PeakKind::end;
+// A moment, and the allocations that lived then.
+struct Moment {
+  MomentKind kind = MomentKind::end;
   std::size_t event = 0;  // the number of events that had happened; 0: before the first
   std::int64_t time_us = 0;
   Held held;
   std::vector<std::uint32_t> live;  // the allocations, in their order
 };
 
-// Returns the first moment when the bytes were at their peak; for out_of_memory the last moment when memory ran out, or nullopt
-// where it never did.
-std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
-                              std::span<const std::uint64_t> blocks, PeakKind kind);
+// A live block of a segment.
+struct LiveBlock {
+  std::uint32_t allocation = 0;
+  std::uint64_t bytes = 0;  // with a rest that was too small to be split off
+};
 
-// Returns the moment after `events` events, at most as many as there are.
-Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
-                std::span<const std::uint64_t> blocks, std::size_t events);
+// A segment at a moment, with the live blocks in it.
+struct SegmentAt {
+  Address address = 0;
+  std::uint64_t bytes = 0;
+  std::uint16_t stream = 0;
+  std::uint16_t pool = 0;
+  bool is_small = false;
+  bool is_expandable = false;
+  std::vector<LiveBlock> live{};  // by address
+  std::uint64_t live_bytes = 0;   // of the blocks
+  std::uint64_t free_bytes = 0;
+  std::uint64_t largest_free_bytes = 0;
+  std::size_t free_pieces = 0;
+};
 
-// Returns the number of the last event of `oom`; nullopt without one.
-std::optional<std::size_t> last_oom(const DeviceHistory& device);
+// A Timeline pairs each request of a device's history with its free, once, and answers questions about any moment. Its time
+// and memory are in proportion to the events, whatever their addresses. Not thread-safe: some answers are computed when
+// they are first needed.
+class Timeline {
+ public:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();  // as an allocation
 
-// Returns the moment of a history that a user names: "peak" (of requested bytes), "reserved" (the peak of reserved bytes), "oom"
-// (the last failed allocation), "end", or a number of events: "1200". Throws InvalidArgument for another one, and where memory
-// never ran out.
-Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
-                const std::string& at);
+  // Both must outlive it. Throws InvalidArgument where there are 2^32 events or more.
+  Timeline(const History& history, const DeviceHistory& device);
+
+  // Returns how many this process has made: a command makes one for each device of a file.
+  static std::size_t made();
+
+  const History& history() const { return *history_; }
+  const DeviceHistory& device() const { return *device_; }
+  const std::vector<HistoryEvent>& events() const { return device_->events; }
+
+  // Returns the allocations in the order of their begins: first those from before, by address. Memory that the history frees
+  // without having allocated it, and memory that lives at the end and is not in the history, was there before; an
+  // allocation at the address of a live one ends that one.
+  const std::vector<Allocation>& allocations() const { return allocations_; }
+  // Returns the number of those from before.
+  std::size_t earlier() const { return earlier_; }
+  std::uint64_t earlier_bytes() const;
+  // Return the allocation that an event made, or freed; kNone: none. An event that does both frees first.
+  std::uint32_t begun_by(std::size_t event) const { return begun_[event]; }
+  std::uint32_t ended_by(std::size_t event) const { return ended_[event]; }
+
+  // Returns the bytes of each allocation's block: of those that live at the end as the file has it, of the others by PyTorch's
+  // rounding, with a remainder that was too small to be split off.
+  const std::vector<std::uint64_t>& block_bytes() const;
+  // Returns the segments, as recorded_ranges does.
+  const std::vector<MemoryRange>& segments() const;
+
+  // Returns the number of the last event of `oom`; nullopt without one.
+  std::optional<std::size_t> last_oom() const;
+  // Returns the moment after `events` events, at most as many as there are.
+  Moment moment_after(std::size_t events) const;
+  // Returns the first moment when the bytes were at their peak; for out_of_memory the last moment when memory ran out, or
+  // nullopt where it never did.
+  std::optional<Moment> moment(MomentKind kind) const;
+  // Returns the moment that a user names: "peak" (of allocated bytes), "reserved" (the peak of reserved bytes), "oom" (the
+  // last failed allocation), "end", or a number of events: "1200". Throws InvalidArgument for another one, and where memory
+  // never ran out.
+  Moment asked_moment(const std::string& at) const;
+  // Returns the largest bytes of each kind, at whatever moments they were.
+  const Held& most_held() const;
+
+  // Returns the segments at the moment, by address. `options` are those that PyTorch had: they tell which remainders of
+  // blocks are split off. Empty where the file has no segments.
+  std::vector<SegmentAt> segments_at(const Moment& moment, const Options& options) const;
+
+ private:
+  // The numbers of events until the first moments when the bytes were at their peaks.
+  struct Peaks {
+    std::size_t allocated_event = 0;
+    std::size_t reserved_event = 0;
+    Held most;
+  };
+
+  const Peaks& peaks() const;
+  std::vector<SegmentAt> empty_segments_after(std::size_t events) const;
+
+  const History* history_;
+  const DeviceHistory* device_;
+  std::vector<Allocation> allocations_;
+  std::size_t earlier_ = 0;
+  std::vector<std::uint32_t> begun_;  // by event
+  std::vector<std::uint32_t> ended_;
+  mutable std::optional<std::vector<std::uint64_t>> block_bytes_;
+  mutable std::optional<std::vector<MemoryRange>> segments_;
+  mutable std::optional<Peaks> peaks_;
+};
+
+// The memory in a file: its history, and a timeline for each device and for pinned host memory.
+class Timelines {
+ public:
+  explicit Timelines(History history);
+
+  const History& history() const { return *history_; }
+  std::span<const Timeline> devices() const { return std::span(timelines_).first(history_->devices.size()); }
+  std::span<const Timeline> host() const { return std::span(timelines_).subspan(history_->devices.size()); }
+
+ private:
+  std::unique_ptr<const History> history_;
+  std::vector<Timeline> timelines_;  // of the devices, then of the host
+};
 
 using StageId = std::uint32_t;  // 0: outside of all stages
 

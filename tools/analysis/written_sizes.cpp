@@ -15,14 +15,15 @@ namespace {
 using std::string_view_literals::operator""sv;
 
 // Every unit counts in steps of 1024: of all these programs, whether they write GiB, GB or G.
-struct Unit {
+struct SizeUnit {
   std::string_view name;
   int steps = 0;
 };
-constexpr std::array kUnits = {Unit{"bytes", 0}, Unit{"KiB", 1}, Unit{"MiB", 2}, Unit{"GiB", 3}, Unit{"TiB", 4},
-                               Unit{"PiB", 5},   Unit{"EiB", 6}, Unit{"KB", 1},  Unit{"kB", 1},  Unit{"MB", 2},
-                               Unit{"GB", 3},    Unit{"TB", 4},  Unit{"K", 1},   Unit{"M", 2},   Unit{"G", 3},
-                               Unit{"T", 4},     Unit{"B", 0}};
+constexpr std::array kUnits = {SizeUnit{"bytes", 0}, SizeUnit{"KiB", 1}, SizeUnit{"MiB", 2}, SizeUnit{"GiB", 3},
+                               SizeUnit{"TiB", 4},   SizeUnit{"PiB", 5}, SizeUnit{"EiB", 6}, SizeUnit{"KB", 1},
+                               SizeUnit{"kB", 1},    SizeUnit{"MB", 2},  SizeUnit{"GB", 3},  SizeUnit{"TB", 4},
+                               SizeUnit{"K", 1},     SizeUnit{"M", 2},   SizeUnit{"G", 3},   SizeUnit{"T", 4},
+                               SizeUnit{"B", 0}};
 
 constexpr double kMostBytes = 18446744073709549568.0;  // the largest of a double in 64 bits
 
@@ -50,7 +51,7 @@ std::optional<double> number_of(std::string text) {
 }
 
 // A letter alone is a unit only where no word begins with it: "17.79G(". These follow it: "Used 21.95G of 15.48G hbm".
-bool is_unit(const Unit& unit, std::string_view text) {
+bool is_unit(const SizeUnit& unit, std::string_view text) {
   if (!text.starts_with(unit.name)) return false;
   const std::string_view behind = text.substr(unit.name.size());
   if (unit.name.size() > 1 || behind.empty() || std::isalpha(static_cast<unsigned char>(behind.front())) == 0)
@@ -72,7 +73,7 @@ std::optional<WrittenSize> size_at(std::string_view text) {
   if (end == 0 || end > 40 || !is_digit(text.front())) return std::nullopt;
   const auto number = number_of(std::string(text.substr(0, end)));
   if (!number) return std::nullopt;
-  for (const Unit& unit : kUnits) {
+  for (const SizeUnit& unit : kUnits) {
     if (is_unit(unit, text.substr(end)))
       return WrittenSize{.bytes = bytes_of(*number, unit.steps), .length = end + unit.name.size(), .has_unit = true};
   }
@@ -80,7 +81,7 @@ std::optional<WrittenSize> size_at(std::string_view text) {
 }
 
 std::optional<std::uint64_t> size_before(std::string_view text) {
-  for (const Unit& unit : kUnits) {
+  for (const SizeUnit& unit : kUnits) {
     if (!text.ends_with(unit.name)) continue;
     const std::string_view rest = text.substr(0, text.size() - unit.name.size());
     std::size_t begin = rest.find_last_not_of("0123456789.,");

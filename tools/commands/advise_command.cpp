@@ -34,49 +34,9 @@
 namespace cachalot::tools {
 namespace {
 
-HtmlTable policies_table(const Advice& advice) {
-  using Kind = HtmlTable::Kind;
-  HtmlTable table{.title = fmt::format("Policies for {}", advice.file),
-                  .note = fmt::format("Replayed on {}; the best first.", format_bytes(advice.on.memory_bytes)),
-                  .columns = {{"reserved, peak", Kind::bytes},
-                              {"failed allocations", Kind::count},
-                              {"driver ms", Kind::number},
-                              {"host ns per event", Kind::number},
-                              {"smallest GPU", Kind::text},
-                              {"policy", Kind::text},
-                              {"line to set", Kind::text}}};
-  for (const PolicyAdvice& policy : advice.policies) {
-    const auto host_ns =
-        policy.ns_per_event > 0 ? nlohmann::ordered_json(policy.ns_per_event) : nullptr;  // or not measured
-    table.rows.push_back({policy.peak_reserved_bytes, policy.ooms, policy.driver_us / 1000, host_ns,
-                          policy.smallest_gpu, policy.policy, policy.line});
-  }
-  return table;
-}
-
-HtmlTable fleet_table(std::span<const Advice> advices) {
-  using Kind = HtmlTable::Kind;
-  HtmlTable table{.title = "All files",
-                  .note = "The file with most memory to be saved comes first.",
-                  .columns = {{"can be saved", Kind::bytes},
-                              {"reserved today", Kind::bytes},
-                              {"policy", Kind::text},
-                              {"line to set", Kind::text},
-                              {"file", Kind::text}}};
-  for (const Advice& advice : advices) {
-    if (!advice.error.empty()) {
-      table.rows.push_back({nullptr, nullptr, "", advice.error, advice.file});
-      continue;
-    }
-    table.rows.push_back({advice.recommendation.saved_bytes, advice.of_program().peak_reserved_bytes,
-                          advice.recommendation.policy, advice.recommendation.line, advice.file});
-  }
-  return table;
-}
-
 // Puts advice into a report: the recommendation on top, and a table of the policies.
 void add_advices(HtmlReport& report, std::span<const Advice> advices) {
-  if (advices.size() > 1) report.tables.push_back(fleet_table(advices));
+  if (advices.size() > 1) report.answer.add(fleet_report({advices.begin(), advices.end()}));
   for (const Advice& advice : advices) {
     if (!advice.error.empty()) continue;
     if (report.verdict.headline.empty()) {
@@ -89,7 +49,9 @@ void add_advices(HtmlReport& report, std::span<const Advice> advices) {
              .setting = advice.recommendation.line});
       }
     }
-    report.tables.push_back(policies_table(advice));
+    Section section = report_of(advice);
+    section.title.clear();  // the table has it
+    report.answer.add(std::move(section));
   }
 }
 
@@ -342,9 +304,9 @@ class AdviseCommand : public Command {
     if (all_failed && advices.size() == 1) throw InvalidArgument(advices.front().error);
     if (!html_.empty() && !all_failed) write_html(advices);
     if (json_) {
-      for (const Advice& advice : advices) print(to_json(advice) + "\n");
+      for (const Advice& advice : advices) print(tools::text_of(json_of(report_of(advice))) + "\n");
     } else {
-      print(advices.size() == 1 ? to_text(advices.front(), styles.out) : fleet_text(advices, styles.out));
+      print(text_of(advices.size() == 1 ? report_of(advices.front()) : fleet_report(advices), styles.out));
     }
     return all_failed ? kUsageError : 0;
   }
@@ -395,11 +357,11 @@ class AdviseCommand : public Command {
                                       : fmt::format("{} files", files_.size());
     report.command = "cachalot advise";
     add_advices(report, advices);
-    History history;
+    std::optional<Timelines> timelines;  // the report has the history of one file
     if (files_.size() == 1) {
-      history = with_file(files_[0], "history", [](InputFile file) { return read_history(std::move(file)); });
+      add_runs(report, timelines.emplace(with_file(files_[0], "history",
+                                                   [](InputFile file) { return read_history(std::move(file)); })));
     }
-    add_runs(report, history);
     write_html_report(html_, report, built_in_rules());
   }
 

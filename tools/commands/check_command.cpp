@@ -1,8 +1,8 @@
 // `cachalot check`: limits that a program's memory must keep, for CI.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <variant>
@@ -10,11 +10,13 @@
 
 #include "base/check.h"
 #include "tools/analysis/checks.h"
+#include "tools/base/output_file.h"
 #include "tools/base/quoted.h"
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -45,35 +47,6 @@ LeakLimit leak_of(const char* option, const std::string& text) {
   return limit;
 }
 
-nlohmann::ordered_json json_of(const CheckedRule& rule) {
-  const auto number = [](const CheckedNumber& value) {
-    return std::visit([](auto one) { return nlohmann::ordered_json(one); }, value);
-  };
-  return {{"rule", rule.rule},
-          {"limit", number(rule.limit_number)},
-          {"figure", number(rule.figure_number)},
-          {"holds", rule.holds}};
-}
-
-nlohmann::ordered_json json_of(const Check& check) {
-  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
-  for (const DeviceCheck& device : check.devices) {
-    nlohmann::ordered_json rules = nlohmann::ordered_json::array();
-    for (const CheckedRule& rule : device.rules) rules.push_back(json_of(rule));
-    devices.push_back({{"device", device.device},
-                       {"peak_bytes", device.figures.peak_bytes},
-                       {"reserved_bytes", device.figures.reserved_bytes},
-                       {"fragmentation", device.figures.fragmentation},
-                       {"allocations", device.figures.allocations},
-                       {"ooms", device.figures.ooms},
-                       {"earlier_bytes", device.figures.earlier_bytes},
-                       {"rules", std::move(rules)}});
-  }
-  nlohmann::ordered_json policy = nullptr;
-  if (!check.policy.empty()) policy = check.policy;
-  return {{"file", check.path}, {"policy", policy}, {"holds", check.holds()}, {"devices", std::move(devices)}};
-}
-
 // "max_peak" as the option is written.
 std::string option_of(const CheckedRule& rule) {
   std::string option = "--" + rule.rule;
@@ -81,10 +54,52 @@ std::string option_of(const CheckedRule& rule) {
   return option;
 }
 
-std::string line_of(const Check& check, const DeviceCheck& device, const CheckedRule& rule, const Style& style) {
-  const std::string verdict = rule.holds ? style.good("ok    ") : style.bad("BROKEN");
-  return fmt::format("{}  {}: device {}: {} {}: {}\n", verdict, Printable{check.path}, device.device, option_of(rule),
-                     rule.limit, rule.figure);
+Table rules_table(const Check& check, const DeviceCheck& device) {
+  Table table{.key = "rules",
+              .title = "Limits",
+              .columns = {{.title = "", .width = 6, .is_left = true, .views = kTextAlone},
+                          {.title = "", .views = kTextAlone},
+                          {.key = "rule", .title = "limit", .views = kNotInText},
+                          {.key = "limit", .title = "allowed", .views = kNotInText},
+                          {.key = "figure", .title = "found", .views = kNotInText},
+                          {.key = "holds", .title = "verdict", .views = kNotInText}},
+              .has_header = false,
+              .indent = 0};
+  const auto number = [](const CheckedNumber& value) { return std::visit([](auto one) { return Json(one); }, value); };
+  for (const CheckedRule& rule : device.rules) {
+    const std::string verdict = rule.holds ? "ok" : "BROKEN";
+    table.rows.push_back({{nullptr, verdict, rule.holds ? Mood::good : Mood::bad},
+                          {nullptr, fmt::format("{}: device {}: {} {}: {}", Printable{check.path}, device.device,
+                                                option_of(rule), rule.limit, rule.figure)},
+                          {rule.rule, option_of(rule)},
+                          {number(rule.limit_number), rule.limit},
+                          {number(rule.figure_number), rule.figure},
+                          {rule.holds, verdict}});
+  }
+  return table;
+}
+
+Section report_of(const Check& check) {
+  Section section;
+  section.add_value("file", check.path).add_value("policy", check.policy.empty() ? Json(nullptr) : Json(check.policy));
+  section.add_value("holds", check.holds());
+  Section devices = list_of("devices");
+  for (const DeviceCheck& device : check.devices) {
+    const CheckedFigures& figures = device.figures;
+    Section one;
+    one.add_value("device", device.device).add_value("peak_bytes", figures.peak_bytes);
+    one.add_value("reserved_bytes", figures.reserved_bytes).add_value("fragmentation", figures.fragmentation);
+    one.add_value("allocations", figures.allocations).add_value("ooms", figures.ooms);
+    one.add_value("earlier_bytes", figures.earlier_bytes).add(rules_table(check, device));
+    if (figures.earlier_bytes > 0)
+      one.add(
+          Note{.text = fmt::format("note    {}: device {}: the history begins with {} allocated: what was before is "
+                                   "not checked",
+                                   Printable{check.path}, device.device, format_bytes(figures.earlier_bytes)),
+               .is_wrapped = false});
+    devices.add(std::move(one));
+  }
+  return section.add(std::move(devices));
 }
 
 // A command of GitHub's workflows: an annotation at the run. Its text has escapes of its own.
@@ -138,21 +153,25 @@ class CheckCommand : public Command {
     declare_device_size(app, device_);
     app.add_flag("--github", github_, "Print a line for each broken limit that GitHub Actions shows as an error");
     app.add_flag("--json", json_, "Print one JSON object for each file, each on one line");
+    declare_html(app, html_);
   }
 
   // All are read and checked before anything is printed: a bad one is an error without output.
   int run(const Styles& styles) override {
     read_limits();
+    require_no_input(html_, "--html", files_);
     std::vector<Check> checks;
+    std::vector<Timelines> timelines;  // that the page shows
     for (const std::string& path : files_) {
-      checks.push_back(with_file(path, "history", [&](InputFile file) {
-        return check_history(read_history(std::move(file)), limits_, policy_);
-      }));
+      Timelines one(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
+      checks.push_back(check_history(one, limits_, policy_));
+      if (!html_.empty()) timelines.push_back(std::move(one));
     }
+    if (!html_.empty()) write_html(checks, timelines);
     bool all_hold = true;
     for (const Check& check : checks) {
       all_hold = all_hold && check.holds();
-      print(text_of(check, styles.out));
+      print(output_of(check, styles.out));
     }
     return all_hold ? 0 : kBroken;
   }
@@ -169,20 +188,32 @@ class CheckCommand : public Command {
     policy_.device_bytes = device_bytes(device_, policy_.device_bytes);
   }
 
-  std::string text_of(const Check& check, const Style& style) const {
-    if (json_) return tools::text_of(json_of(check)) + "\n";
+  std::string output_of(const Check& check, const Style& style) const {
+    if (json_) return tools::text_of(json_of(report_of(check))) + "\n";
+    if (!github_) return text_of(report_of(check), style);
     std::string text;
     for (const DeviceCheck& device : check.devices) {
       for (const CheckedRule& rule : device.rules) {
-        if (!github_) text += line_of(check, device, rule, style);
-        if (github_ && !rule.holds) text += annotation_of(check, device, rule);
+        if (!rule.holds) text += annotation_of(check, device, rule);
       }
-      if (!github_ && device.figures.earlier_bytes > 0)
-        text +=
-            fmt::format("note    {}: device {}: the history begins with {} allocated: what was before is not checked\n",
-                        Printable{check.path}, device.device, format_bytes(device.figures.earlier_bytes));
     }
     return text;
+  }
+
+  // With the whole history of each file.
+  void write_html(const std::vector<Check>& checks, const std::vector<Timelines>& timelines) const {
+    const auto broken = std::ranges::count(checks, false, &Check::holds);
+    HtmlReport report{.title = files_.size() == 1 ? files_[0] : fmt::format("{} files", files_.size()),
+                      .command = "cachalot check"};
+    report.verdict.headline =
+        broken == 0 ? "All limits are kept." : fmt::format("{} breaks a limit.", format_count(broken, "file"));
+    for (const Check& check : checks) {
+      Section section = report_of(check);
+      if (checks.size() > 1) section.title = check.path;
+      report.answer.add(std::move(section));
+    }
+    for (const Timelines& one : timelines) add_runs(report, one);
+    write_html_report(html_, report, built_in_rules());
   }
 
   std::vector<std::string> files_;
@@ -195,6 +226,7 @@ class CheckCommand : public Command {
   DeviceSize device_;
   bool github_ = false;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
 };
 
 }  // namespace

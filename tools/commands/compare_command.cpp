@@ -1,6 +1,10 @@
 // `cachalot compare`: the memory of a program under PyTorch's policies and the page heap.
+#include <fmt/format.h>
+
+#include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
+#include "tools/output/html_report.h"
 #include "tools/replay/comparison.h"
 #include "tools/replay/replay.h"
 
@@ -27,18 +31,28 @@ class CompareCommand : public Command {
     declare_traces(app, traces_);
     declare_device_size(app, device_);
     declare_json_lines(app, json_);
+    declare_html(app, html_);
   }
 
   int run(const Styles& styles) override {
+    require_no_input(html_, "--html", traces_);
     const std::size_t bytes = device_bytes(device_, ReplayOptions().device_bytes);
     std::vector<Comparison> comparisons;
     for (const Trace& trace : read_all_traces(traces_)) {
       ProgressBar bar(trace.path);
       comparisons.push_back(compare_policies(trace, bytes, [&](double done) { bar.show(done); }));
     }
-    if (!json_) print(to_text(comparisons, styles.out));
+    const Section report = report_of(comparisons);
+    if (!html_.empty())
+      write_html_report(html_,
+                        {.title = traces_.size() == 1 ? traces_[0] : fmt::format("{} traces", traces_.size()),
+                         .command = "cachalot compare",
+                         .verdict = {.headline = conclusion(comparisons), .paragraphs = {}, .remedies = {}},
+                         .answer = report},
+                        built_in_rules());
+    if (!json_) print(text_of(report, styles.out));
     for (const Comparison& comparison : comparisons) {
-      if (json_) print(to_json(comparison) + "\n");
+      if (json_) print(tools::text_of(json_of(report_of(comparison))) + "\n");
     }
     return 0;
   }
@@ -47,6 +61,7 @@ class CompareCommand : public Command {
   std::vector<std::string> traces_;
   DeviceSize device_;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
 };
 
 }  // namespace

@@ -25,22 +25,7 @@ std::string growth_text(std::int64_t bytes) {
   return fmt::format("{} {}", format_bytes(size), bytes < 0 ? "less" : "more");
 }
 
-HtmlTable table_of(const DifferenceList& list) {
-  using Kind = HtmlTable::Kind;
-  HtmlTable table{.title = fmt::format("What grew, by {}", list.name),
-                  .columns = {{"grew by", Kind::growth},
-                              {"first", Kind::bytes},
-                              {"second", Kind::bytes},
-                              {"change", Kind::text},
-                              {list.name, Kind::text}}};
-  for (const DifferenceRow& row : list.rows) {
-    const std::string name = row.was.empty() ? row.name : fmt::format("{} (was {})", row.name, row.was);
-    table.rows.push_back({row.bytes.growth(), row.bytes.a, row.bytes.b, row.change(), name});
-  }
-  return table;
-}
-
-// Puts a comparison of two runs into a report: what grew, in tables.
+// Puts the verdict on two runs into a page.
 void add_difference(HtmlReport& report, const Difference& difference) {
   for (const DeviceDifference& device : difference.devices) {
     const std::string text =
@@ -50,12 +35,11 @@ void add_difference(HtmlReport& report, const Difference& difference) {
     } else {
       report.verdict.paragraphs.push_back(text);
     }
-    for (const DifferenceList& list : device.lists) report.tables.push_back(table_of(list));
   }
 }
 
-History history_in(const std::string& path) {
-  return with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); });
+Timelines timelines_in(const std::string& path) {
+  return Timelines(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
 }
 
 class DiffCommand : public Command {
@@ -105,22 +89,24 @@ class DiffCommand : public Command {
     require_no_input(html_, "--html", std::vector{rules_.value_or("")});
     options_.frames = frames_asked_for();
     const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
-    const History first = history_in(files_.front());
+    const Timelines first = timelines_in(files_.front());
     HtmlReport html;
     if (!html_.empty()) add_runs(html, first);
-    std::list<History> others;  // that the report shows
+    std::list<Timelines> others;  // that the report shows
     std::string text;
     for (std::size_t i = 1; i < files_.size(); ++i) {
-      others.push_back(history_in(files_[i]));
+      others.push_back(timelines_in(files_[i]));
       const Difference difference = difference_of(first, others.back(), rules, options_);
+      Section report = report_of(difference, top_);
+      if (json_) text += tools::text_of(json_of(report)) + "\n";
+      if (!json_) text += (text.empty() ? "" : "\n") + text_of(report, styles.out);
       if (html_.empty()) {
         others.clear();
       } else {
         add_difference(html, difference);
+        html.answer.add(std::move(report));
         add_runs(html, others.back());
       }
-      if (json_) text += to_json(difference, top_) + "\n";
-      if (!json_) text += (text.empty() ? "" : "\n") + to_text(difference, top_, styles.out);
     }
     if (!html_.empty()) write_html(std::move(html), rules);
     print(text);

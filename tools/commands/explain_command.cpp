@@ -21,8 +21,6 @@
 namespace cachalot::tools {
 namespace {
 
-using Kind = HtmlTable::Kind;
-
 std::string moment_text_of(const Explanation& one, bool is_one_of_many) {
   std::string text = fmt::format("{}{}vent {} of {}: {} in use of {} reserved", is_one_of_many ? name_of(one) : "",
                                  is_one_of_many ? ", e" : "E", with_commas(one.peak.event), with_commas(one.events),
@@ -42,78 +40,19 @@ HtmlRemedy html_remedy(const Remedy& remedy, std::uint64_t of_bytes) {
   return {.title = remedy.text, .evidence = std::move(evidence), .setting = remedy.setting};
 }
 
-HtmlTable pins_table(const Explanation& one) {
-  HtmlTable table{.title = "Blocks that pin cached memory",
-                  .note = "Free memory of a segment cannot be given back while a block lives in it.",
-                  .columns = {{"free memory that they pin", Kind::bytes},
-                              {"their own", Kind::bytes},
-                              {"blocks", Kind::count},
-                              {"segments", Kind::count},
-                              {"allocated at", Kind::text}}};
-  for (const auto& [at, pin] : one.pins) {
-    table.rows.push_back({pin.free_bytes, pin.block_bytes, pin.blocks, pin.segments, at});
-  }
-  return table;
-}
-
-HtmlTable growths_table(const Explanation& one) {
-  HtmlTable table{.title = "Memory that grows with the steps",
-                  .note = "Live memory that was allocated throughout the history.",
-                  .columns = {{"held", Kind::bytes}, {"allocations", Kind::count}, {"allocated at", Kind::text}}};
-  for (const NamedGrowth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations, growth.at});
-  return table;
-}
-
-HtmlTable temporaries_table(const Explanation& one) {
-  HtmlTable table{.title = "Short-lived allocations",
-                  .note = "A pool of buffers would spare them.",
-                  .columns = {{"bytes of each", Kind::bytes},
-                              {"allocations", Kind::count},
-                              {"most at once", Kind::count},
-                              {"allocated at", Kind::text}}};
-  for (const Temporary& each : one.temporaries) {
-    table.rows.push_back({each.bytes, each.count, each.most_live, each.at});
-  }
-  return table;
-}
-
-HtmlTable shares_table(std::string_view title, std::string_view what, const std::vector<Share>& shares) {
-  HtmlTable table{
-      .title = std::string(title),
-      .note = "Live at the moment of the verdict.",
-      .columns = {{"requested", Kind::bytes}, {"allocations", Kind::count}, {std::string(what), Kind::text}}};
-  if (shares.size() == 1 && shares.front().name.empty()) return table;  // nothing is known
-  for (const Share& share : shares)
-    table.rows.push_back({share.bytes, share.count, share.name.empty() ? "not known" : share.name});
-  return table;
-}
-
-void add_if_any(HtmlReport& report, HtmlTable table, std::string_view device) {
-  if (table.rows.empty()) return;
-  table.title += device;
-  report.tables.push_back(std::move(table));
-}
-
-// Puts an explanation into a report: the verdict with its remedies on top, and tables of the causes.
-void add_explanations(HtmlReport& report, std::span<const Explanation> explanations) {
+HtmlVerdict verdict_of(std::span<const Explanation> explanations) {
+  HtmlVerdict verdict;
   for (const Explanation& one : explanations) {
-    const std::string device = explanations.size() > 1 ? ", " + name_of(one) : "";
-    HtmlVerdict& verdict = report.verdict;
     if (verdict.headline.empty()) {
       verdict.headline = one.text;
     } else if (!one.text.empty()) {
       verdict.paragraphs.push_back(fmt::format("{}: {}", name_of(one), one.text));
     }
     verdict.paragraphs.push_back(moment_text_of(one, explanations.size() > 1));
-    for (const Remedy& remedy : one.remedies.best) {
+    for (const Remedy& remedy : one.remedies.best)
       verdict.remedies.push_back(html_remedy(remedy, one.remedies.of_bytes));
-    }
-    add_if_any(report, pins_table(one), device);
-    add_if_any(report, growths_table(one), device);
-    add_if_any(report, shares_table("By module", "module", one.shares.modules), device);
-    add_if_any(report, shares_table("By stage", "stage", one.shares.stages), device);
-    add_if_any(report, temporaries_table(one), device);
   }
+  return verdict;
 }
 
 constexpr std::size_t kLongestMessage = std::size_t{4} << 20;  // bytes: a log may be around it
@@ -193,9 +132,11 @@ class ExplainCommand : public Command {
     for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
       if (message->is_of_torch) add_facts(*message, history);  // of the last one first: what is known stays
     }
-    const std::vector<Explanation> explanations = explained(history, rules, options, messages);
-    if (!html_.empty()) write_html(explanations, history, rules);
-    print_all(explanations, history, styles);
+    const Timelines timelines(std::move(history));
+    const std::vector<Explanation> explanations = explained(timelines, rules, options, messages);
+    const Section answer = this->answer(explanations, timelines.history().settings);
+    if (!html_.empty()) write_html(explanations, answer, timelines, rules);
+    print(json_ ? tools::text_of(json_of(answer)) + "\n" : text_of(answer, styles.out));
     return 0;
   }
 
@@ -224,42 +165,49 @@ class ExplainCommand : public Command {
     return messages.back();
   }
 
-  static std::vector<Explanation> explained(History& history, const CategoryRules& rules, const ExplainOptions& options,
-                                            const std::vector<OomMessage>& messages) {
+  static std::vector<Explanation> explained(const Timelines& timelines, const CategoryRules& rules,
+                                            const ExplainOptions& options, const std::vector<OomMessage>& messages) {
     std::vector<Explanation> explanations;
-    for (DeviceHistory& device : history.devices) {
+    for (const Timeline& timeline : timelines.devices()) {
       ExplainOptions of_device = options;
-      of_device.message = message_of(device, history, messages);
-      explanations.push_back(explain(history, device, rules, of_device));
+      of_device.message = message_of(timeline.device(), timelines.history(), messages);
+      explanations.push_back(explain(timeline, rules, of_device));
     }
     ExplainOptions of_host = options;
     of_host.is_host = true;
-    for (DeviceHistory& host : history.host) explanations.push_back(explain(history, host, rules, of_host));
+    for (const Timeline& timeline : timelines.host()) explanations.push_back(explain(timeline, rules, of_host));
     if (!explanations.empty()) return explanations;
     for (const OomMessage& message : messages) explanations.push_back(explain_message(message, options.total_bytes));
     return explanations;
   }
 
-  void write_html(const std::vector<Explanation>& explanations, const History& history,
-                  const CategoryRules& rules) const {
-    HtmlReport report;
-    report.title = path_.empty() ? message_ : path_;
-    report.command = "cachalot explain";
-    add_explanations(report, explanations);
-    add_runs(report, history);
-    write_html_report(html_, report, rules);
+  const std::string& name() const { return path_.empty() ? message_ : path_; }
+
+  // The answer about all devices.
+  Section answer(const std::vector<Explanation>& explanations, const std::string& settings) const {
+    Section root{.title = printable(name())};
+    root.add_value("file", name()).add_value("settings", settings);
+    if (explanations.empty())
+      root.add(Note{.text = "  no memory is held, and there is no history", .is_wrapped = false});
+    for (const bool is_host : {false, true}) {
+      Section list = list_of(is_host ? "host" : "devices");
+      for (const Explanation& one : explanations) {
+        if (one.is_host != is_host) continue;
+        Section device = report_of(one, top_);
+        if (explanations.size() > 1 || one.device != 0 || one.is_host) device.title = name_of(one);
+        list.add(std::move(device));
+      }
+      root.add(std::move(list));
+    }
+    return root;
   }
 
-  void print_all(const std::vector<Explanation>& explanations, const History& history, const Styles& styles) const {
-    const std::string& name = path_.empty() ? message_ : path_;
-    if (json_) return print(to_json(name, history.settings, explanations, top_) + "\n");
-    std::string text = styles.out.bold(printable(name)) + "\n";
-    if (explanations.empty()) text += "  no memory is held, and there is no history\n";
-    for (const Explanation& one : explanations) {
-      if (explanations.size() > 1 || one.device != 0 || one.is_host) text += name_of(one) + "\n";
-      text += to_text(one, top_, styles.out);
-    }
-    print(text);
+  void write_html(const std::vector<Explanation>& explanations, const Section& answer, const Timelines& timelines,
+                  const CategoryRules& rules) const {
+    HtmlReport report{.title = name(), .command = "cachalot explain", .verdict = verdict_of(explanations)};
+    report.answer = answer;
+    add_runs(report, timelines);
+    write_html_report(html_, report, rules);
   }
 
   std::string path_;

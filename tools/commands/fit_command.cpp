@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,9 +11,10 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/base/parallel.h"
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
+#include "tools/output/html_report.h"
 #include "tools/simulation/fit.h"
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/python_server.h"
@@ -22,9 +22,6 @@
 
 namespace cachalot::tools {
 namespace {
-
-// The output of `cachalot fit`.
-using Cells = std::vector<std::string>;
 
 // The rows of one card: one for each combination of fixed values.
 using CardRows = std::span<const FitRow>;
@@ -76,40 +73,28 @@ std::string largest_text(const std::optional<std::int64_t>& largest, const Vary&
   return fmt::format("{}{}", *largest, *largest == vary.values.back() ? "+" : "");
 }
 
-Cells heading_of(const FitReport& report) {
-  Cells cells = {"GPU", "memory"};
-  for (std::size_t i = 0; i + 1 < report.vary.size(); ++i) cells.push_back(report.vary[i].name);
-  for (const Policy policy : kPolicies) cells.emplace_back(name_of(policy));
-  return cells;
-}
-
-std::vector<Cells> cells_of(const FitReport& report, bool verbose) {
-  std::vector<Cells> lines = {heading_of(report)};
+Table fit_table(const FitReport& report, bool verbose) {
+  const Vary& last = report.vary.back();
+  Table table{.title = fmt::format("The largest {} that fits", last.name),
+              .columns = {{.title = "GPU", .is_left = true}, {.title = "memory", .unit = Unit::bytes}},
+              .is_wide = true,
+              .indent = 0,
+              .views = kForPeople};
+  for (std::size_t i = 0; i + 1 < report.vary.size(); ++i)
+    table.columns.push_back({.title = report.vary[i].name, .unit = Unit::count});
+  for (const Policy::Heap heap : kHeaps)
+    table.columns.push_back({.title = std::string(name_of(heap)), .unit = Unit::count});
   for (const Group& group : groups_of(report, verbose)) {
     std::string name = group.text();
-    std::string memory = format_bytes(group.cards.front().front().card.memory_bytes);
+    Json memory = group.cards.front().front().card.memory_bytes;
     for (const FitRow& row : group.cards.front()) {
-      Cells cells = {std::exchange(name, ""), std::exchange(memory, "")};
-      for (const std::int64_t value : row.fixed) cells.push_back(std::to_string(value));
-      for (const auto& largest : row.largest) cells.push_back(largest_text(largest, report.vary.back()));
-      lines.push_back(std::move(cells));
+      std::vector<Cell> cells = {std::exchange(name, ""), std::exchange(memory, nullptr)};
+      for (const std::int64_t value : row.fixed) cells.push_back({value, std::to_string(value)});
+      for (const auto& largest : row.largest) cells.push_back({or_null(largest), largest_text(largest, last)});
+      table.rows.push_back(std::move(cells));
     }
   }
-  return lines;
-}
-
-std::string aligned(const std::vector<Cells>& lines, const Style& style) {
-  std::vector<std::size_t> widths(lines.front().size());
-  for (const Cells& cells : lines) {
-    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
-  }
-  std::string text;
-  for (const Cells& cells : lines) {
-    std::string line = fmt::format("{:<{}}", cells.front(), widths.front());
-    for (std::size_t i = 1; i < cells.size(); ++i) line += fmt::format("  {:>{}}", cells[i], widths[i]);
-    text += (text.empty() ? style.bold(line) : line) + "\n";
-  }
-  return text;
+  return table;
 }
 
 // "seq or layers", of those before the last; "" for none.
@@ -141,33 +126,31 @@ std::string legend(const FitReport& report) {
   }
   if (!report.is_exact) text += " Approximate: the program does more with memory than allocate and free it.";
   if (!report.left_out.empty()) text += " " + left_out_text(report.left_out) + ".";
-  for (const Policy policy : kPolicies) {
-    if (!setting_of(policy).empty()) text += fmt::format("\n\n{}: {}", name_of(policy), setting_of(policy));
+  for (const Policy::Heap heap : kHeaps) {
+    if (!tools::line_of(Policy{.heap = heap}, kEnoughBytes).empty())
+      text += fmt::format("\n\n{}: {}", name_of(heap), tools::line_of(Policy{.heap = heap}, kEnoughBytes));
   }
   return text;
 }
 
-// Returns a table for people: cards with the same memory and the same answers are one row. `verbose`: a row for each card.
-std::string to_text(const FitReport& report, bool verbose, const Style& style) {
-  return aligned(cells_of(report, verbose), style) + "\n" + wrapped(legend(report), 0);
+// For people: cards with the same memory and the same answers are one row. `verbose`: a row for each card.
+Section report_of(const FitReport& report, bool verbose) {
+  Section section;
+  section.add(fit_table(report, verbose)).add(Note{.text = "", .is_wrapped = false});
+  return section.add(Note{.text = legend(report)});
 }
 
 // Returns a JSON object on one line without the newline.
 std::string to_json(const FitReport& report) {
-  nlohmann::ordered_json json = {{"vary", nlohmann::ordered_json::object()},
-                                 {"runs", report.runs},
-                                 {"exact", report.is_exact},
-                                 {"assumes", "monotonicity"},
-                                 {"left_out", nlohmann::ordered_json::array()},
-                                 {"results", nlohmann::ordered_json::array()}};
+  Json json = {{"vary", Json::object()},    {"runs", report.runs},       {"exact", report.is_exact},
+               {"assumes", "monotonicity"}, {"left_out", Json::array()}, {"results", Json::array()}};
   for (const Vary& vary : report.vary) json["vary"][vary.name] = vary.values;
   for (const Card& card : report.left_out) json["left_out"].push_back(card.key);
   for (const FitRow& row : report.rows) {
-    nlohmann::ordered_json result = {
-        {"gpu", row.card.key}, {"name", row.card.product}, {"memory_bytes", row.card.memory_bytes}};
-    result["values"] = nlohmann::ordered_json::object();
+    Json result = {{"gpu", row.card.key}, {"name", row.card.product}, {"memory_bytes", row.card.memory_bytes}};
+    result["values"] = Json::object();
     for (std::size_t i = 0; i < row.fixed.size(); ++i) result["values"][report.vary[i].name] = row.fixed[i];
-    for (const Policy policy : kPolicies) result[std::string(key_of(policy))] = or_null(row.largest[index_of(policy)]);
+    for (const Policy::Heap heap : kHeaps) result[std::string(key_of(heap))] = or_null(row.largest[index_of(heap)]);
     json["results"].push_back(std::move(result));
   }
   return json.dump();
@@ -215,6 +198,7 @@ class FitCommand : public Command {
         ->type_name("ADDRESS");
     declare_run(app, run_);
     app.add_option("--json", json_, "Also write the results as JSON")->type_name("FILE");
+    declare_html(app, html_);
     app.add_flag("-v,--verbose", verbose_, "Print a row for each GPU");
   }
 
@@ -238,7 +222,9 @@ class FitCommand : public Command {
     options.jobs = jobs_.value_or(jobs_by_default(cluster));
     if (!json_.empty()) write_file(json_, "");
     const FitReport report = fit_with_bar(std::move(options));
-    print(to_text(report, verbose_, styles.out));
+    const Section answer = report_of(report, verbose_);
+    print(text_of(answer, styles.out));
+    if (!html_.empty()) write_html(answer, legend(report));
     if (!json_.empty()) write_file(json_, to_json(report) + "\n");
     return 0;
   }
@@ -248,6 +234,13 @@ class FitCommand : public Command {
     ProgressBar bar("fit");
     options.progress = [&](double done) { bar.show(done); };
     return fit(options);
+  }
+
+  void write_html(const Section& answer, const std::string& legend) const {
+    HtmlReport report{.title = fmt::format("{}", fmt::join(program_, " ")), .command = "cachalot fit"};
+    report.verdict.headline = legend.substr(0, legend.find("\n\n"));
+    report.answer = answer;
+    write_html_report(html_, report, built_in_rules());
   }
 
   std::string python_of_program() const {
@@ -270,6 +263,7 @@ class FitCommand : public Command {
   std::string scheduler_;
   RunOptions run_;
   std::string json_;
+  std::string html_;  // a file; empty: no page
   bool verbose_ = false;
   std::vector<std::string> program_;
 };

@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "simulator/models/gpu_models.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/commands/command.h"
-#include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/readers.h"
 #include "tools/replay/replay.h"
@@ -69,6 +69,10 @@ void declare_device_size(CLI::App& app, DeviceSize& size) {
                              "(default: {}MiB)",
                              ReplayOptions().device_bytes >> 20))
       ->type_name("SIZE");
+}
+
+void declare_html(CLI::App& app, std::string& html) {
+  app.add_option("--html", html, "Also write a page with all of it, for a browser")->type_name("FILE");
 }
 
 void declare_json_lines(CLI::App& app, bool& json) {

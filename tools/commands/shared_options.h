@@ -52,6 +52,9 @@ void declare_traces(CLI::App& app, std::vector<std::string>& paths);
 void declare_device_size(CLI::App& app, DeviceSize& size);
 void declare_json_lines(CLI::App& app, bool& json);
 
+// Declares --html, the file of a page. The variable must live as long as `app`.
+void declare_html(CLI::App& app, std::string& html);
+
 // Returns the bytes of an option's SIZE. Throws InvalidArgument, which names the option.
 std::size_t bytes_of_option(std::string_view option, const std::string& size);
 

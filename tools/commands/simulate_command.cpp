@@ -172,70 +172,71 @@ constexpr std::size_t kLargeSegment = 20 * kMiB;
 std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
 std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
-std::string figure(std::string_view name, std::string_view value) { return labelled_line(name, value, 13); }
+// A section of the report on one process or device. It is for people: programs get the reports of the processes.
+Section section_of(std::string title) { return {.title = std::move(title), .label_width = 13}; }
 
-std::string figure_if_any(std::string_view name, const std::string& value) {
-  return value.empty() ? "" : figure(name, value);
+void add_if_any(Section& section, std::string_view name, std::string value) {
+  if (!value.empty()) section.add_line(std::string(name), std::move(value));
+}
+
+// Adds lines under one label.
+void add_lines(Section& section, std::string_view name, std::vector<std::string> lines) {
+  for (std::string& line : lines) section.add_line(std::string(std::exchange(name, "")), std::move(line));
 }
 
 // Says why the history is incomplete: "program's own" instead of its figures, or its end.
-std::string history_text(const json& history) {
+void add_history(Section& section, const json& history) {
   if (history.is_string()) {
-    return figure("", "(the program records memory history itself, so that places in the program are not known)");
+    section.add_line("", "(the program records memory history itself, so that places in the program are not known)");
+  } else if (history.at("cut")) {
+    section.add_line("", fmt::format("(only the last {} events are known: the peak may have been earlier, elsewhere)",
+                                     with_commas(number(history, "events"))));
   }
-  if (!history.at("cut")) return "";
-  return figure("", fmt::format("(only the last {} events are known: the peak may have been earlier, elsewhere)",
-                                with_commas(number(history, "events"))));
 }
 
 // "train.py:8 in <module>", but "outside Python code …" without "at".
 std::string at_place(const std::string& place) { return place.starts_with("outside") ? place : "at " + place; }
 
-std::string sites_text(const json& sites) {
-  std::string text;
+void add_sites(Section& section, const json& sites) {
   std::size_t width = 0;
   for (const json& site : sites) width = std::max(width, std::to_string(number(site, "allocations")).size());
   for (const json& site : sites) {
     const std::size_t allocations = number(site, "allocations");
-    text += figure("", fmt::format("{:>12} in {:>{}} allocation{} {}", bytes_of(site, "bytes"), allocations, width,
-                                   allocations == 1 ? " " : "s", at_place(word(site, "at"))));
+    section.add_line("", fmt::format("{:>12} in {:>{}} allocation{} {}", bytes_of(site, "bytes"), allocations, width,
+                                     allocations == 1 ? " " : "s", at_place(word(site, "at"))));
   }
-  return text;
-}
-
-// The lines under one label.
-std::string figures(std::string_view name, const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += figure(text.empty() ? name : "", line);
-  return text;
 }
 
 // After the last step: what stays from one step to the next.
-std::string steps_text(const json& steps) {
-  if (steps.empty()) return "";
+void add_steps(Section& section, const json& steps) {
+  if (steps.empty()) return;
   const json& step = steps.back();
-  return figure(fmt::format("after step {}", number(step, "step")),
-                fmt::format("{}: {}", bytes_of(step, "bytes"), kinds_text(step.at("kinds"))));
+  section.add_line(fmt::format("after step {}", number(step, "step")),
+                   fmt::format("{}: {}", bytes_of(step, "bytes"), kinds_text(step.at("kinds"))));
 }
 
-std::string peak_text(const json& peak, const ReportOptions& options) {
-  const std::string sites = options.frames ? figures("calls", call_tree_lines(peak.at("stacks"), *options.frames))
-                                           : sites_text(peak.at("sites"));
-  return sites + figure("used for", kinds_text(peak.at("kinds"))) +
-         figures("modules", module_lines(peak.at("modules")));
-}
-
-std::string used_text(const json& torch, const ReportOptions& options) {
-  std::string text = figure("used", bytes_of(torch, "peak_allocated_bytes") + " at the peak");
-  if (const json& peak = torch.at("peak"); !peak.is_null()) {
-    text += figure("peak at", fmt::format("{} (event {} of {})", word(peak, "at"), with_commas(number(peak, "event")),
-                                          with_commas(number(torch.at("history"), "events"))));
-    text += peak_text(peak, options) + steps_text(torch.at("steps"));
+void add_peak(Section& section, const json& peak, const ReportOptions& options) {
+  if (options.frames) {
+    add_lines(section, "calls", call_tree_lines(peak.at("stacks"), *options.frames));
+  } else {
+    add_sites(section, peak.at("sites"));
   }
-  return text + history_text(torch.at("history"));
+  section.add_line("used for", kinds_text(peak.at("kinds")));
+  add_lines(section, "modules", module_lines(peak.at("modules")));
 }
 
-std::string reserved_text(const json& torch) {
+void add_used(Section& section, const json& torch, const ReportOptions& options) {
+  section.add_line("used", bytes_of(torch, "peak_allocated_bytes") + " at the peak");
+  if (const json& peak = torch.at("peak"); !peak.is_null()) {
+    section.add_line("peak at", fmt::format("{} (event {} of {})", word(peak, "at"), with_commas(number(peak, "event")),
+                                            with_commas(number(torch.at("history"), "events"))));
+    add_peak(section, peak, options);
+    add_steps(section, torch.at("steps"));
+  }
+  add_history(section, torch.at("history"));
+}
+
+void add_reserved(Section& section, const json& torch) {
   const std::size_t reserved = number(torch, "peak_reserved_bytes");
   const std::size_t used = number(torch, "peak_allocated_bytes");
   std::string text = format_bytes(reserved) + " at the peak";
@@ -245,23 +246,18 @@ std::string reserved_text(const json& torch) {
     text += fmt::format(", of which fragmentation and cached memory are {:.1f} %",
                         100 * (1 - static_cast<double>(used) / static_cast<double>(reserved)));
   }
-  return figure("reserved", text);
+  section.add_line("reserved", std::move(text));
 }
 
-std::string driver_calls_text(const json& device) {
+void add_driver_calls(Section& section, const json& device) {
   std::string calls;
   for (const auto& [name, count] : device.at("calls").items()) {
     calls += fmt::format("{}{} {}", calls.empty() ? "" : ", ", with_commas(count.get<std::size_t>()), name);
   }
   const double ms = device.at("driver_us").get<double>() / 1e3;
-  return figure("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", calls, ms)) +
-         figure("peak at call", fmt::format("allocation {} of {}", number(device.at("peak"), "allocation"),
-                                            number(device, "allocations")));
-}
-
-// Describes a failed request if estimates may be too high.
-std::string if_low(const json& device, const json& request) {
-  return figure_if_any("", describe_low_estimate(device, request));
+  section.add_line("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", calls, ms));
+  section.add_line("peak at call", fmt::format("allocation {} of {}", number(device.at("peak"), "allocation"),
+                                               number(device, "allocations")));
 }
 
 // The request that failed: its place, its size and the free memory. One that is smaller than the free memory fails because
@@ -293,28 +289,23 @@ std::string refused_at_text(const json& device, const json* torch) {
 }
 
 // Says how close memory was: the program went on without the requested memory, or PyTorch gave its cache back.
-std::string tightness_text(const json& device, const json* torch) {
+void add_tightness(Section& section, const json& device, const json* torch) {
   if (ran_out(device, torch)) {
-    return figure("", "but it was " + refused_at_text(device, torch)) +
-           figure("", "the program went on without that memory, and ended well");
+    section.add_line("", "but it was " + refused_at_text(device, torch));
+    section.add_line("", "the program went on without that memory, and ended well");
+  } else if (!device.at("first_failure").is_null()) {
+    section.add_line("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
+                                     times_text(number(device, "failed_allocations"))));
   }
-  if (device.at("first_failure").is_null()) return "";
-  return figure("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
-                                times_text(number(device, "failed_allocations"))));
-}
-
-std::string without_last_newline(std::string text) {
-  text.pop_back();
-  return text;
 }
 
 // Describes the device's peak as nvidia-smi shows it. Memory of other processes of the run on the same device counts as
 // well.
-std::string device_peak_text(const json& device) {
+void add_device_peak(Section& section, const json& device) {
   std::string text = bytes_of(device, "peak_with_context_bytes") + " at the peak";
   if (number(device, "common_peak_bytes") > number(device, "peak_with_context_bytes"))
     text += ", " + bytes_of(device, "common_peak_bytes") + " of all processes together";
-  return figure("on the device", text);
+  section.add_line("on the device", std::move(text));
 }
 
 // Returns the memory of the program and of other processes on the same device, except the program's own context.
@@ -350,110 +341,119 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
   return nullptr;
 }
 
-std::string fits_on_text(const ProcessReport& report, const json& device, bool verbose, const Style& style) {
-  const CardTable* const table = cards_of(report, device);
-  std::string text = table != nullptr ? to_text(*table, verbose, style) : wrapped(gpus_for(report, device), 16);
-  return figure("fits on", without_last_newline(std::move(text)));
+void add_fits_on(Section& section, const ProcessReport& report, const json& device, bool verbose) {
+  if (const CardTable* const table = cards_of(report, device)) {
+    add_to(section, *table, verbose);
+  } else {
+    std::string keys = wrapped(gpus_for(report, device), 16);
+    keys.pop_back();  // its newline
+    section.add_line("fits on", std::move(keys));
+  }
 }
 
-std::string fits_text(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+void add_fits(Section& section, const ProcessReport& report, const json& device, bool failed, bool verbose) {
   const std::size_t peak = number(device, "common_peak_bytes");
-  if (failed) return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
+  if (failed) {
+    section.add_line("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
+    return;
+  }
   const std::size_t spare = number(device, "total_bytes") - peak;
-  const std::string answer = style.good(fits_surely(device, spare) ? "yes" : "probably");
-  return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device, torch_of(report, device)) +
-         fits_on_text(report, device, verbose, style);
+  section.add_line("fits", (fits_surely(device, spare) ? "yes" : "probably") + describe_spare(device, spare),
+                   Mood::good);
+  add_tightness(section, device, torch_of(report, device));
+  add_fits_on(section, report, device, verbose);
 }
 
-std::string verdict(const Simulation& simulation, const ProcessReport& report, const json& device, bool verbose,
-                    const Style& style) {
+void add_lack(Section& section, const std::string& lack) { section.add_line("fits", "NO: " + lack, Mood::bad); }
+
+void add_verdict(Section& section, const Simulation& simulation, const ProcessReport& report, const json& device,
+                 bool verbose) {
   const json* const torch = torch_of(report, device);
   const bool program_failed = !simulation.ending.is_good();
-  if (const std::string lack = missing_kernels(report, device); !lack.empty())
-    return figure("fits", style.bad("NO") + ": " + lack) +
-           (cards_of(report, device) == nullptr ? "" : fits_on_text(report, device, verbose, style));
+  if (const std::string lack = missing_kernels(report, device); !lack.empty()) {
+    add_lack(section, lack);
+    if (cards_of(report, device) != nullptr) add_fits_on(section, report, device, verbose);
+    return;
+  }
   if (!lacked_memory(device, torch, failed(simulation, report)))
-    return fits_text(report, device, program_failed, verbose, style);
-  const std::string alone =
-      program_failed
-          ? ""
-          : figure("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
-                                   number(report.driver, "exit_status")));
+    return add_fits(section, report, device, program_failed, verbose);
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
-  if (const std::string lack = describe_lack(device); !torch_ran_out && !lack.empty())
-    return figure("fits", style.bad("NO") + ": " + lack) + alone + if_low(device, device.at("context_lack"));
-  const json& refused = refused_request(device, torch);
-  return figure("fits", style.bad("NO") + ": " + refused_at_text(device, torch)) + alone +
-         (refused.is_null() ? "" : if_low(device, refused));
+  const std::string lack = torch_ran_out ? "" : describe_lack(device);
+  const json& refused = lack.empty() ? refused_request(device, torch) : device.at("context_lack");
+  add_lack(section, lack.empty() ? refused_at_text(device, torch) : lack);
+  if (!program_failed)
+    section.add_line("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
+                                     number(report.driver, "exit_status")));
+  if (!refused.is_null()) add_if_any(section, "", describe_low_estimate(device, refused));
 }
 
-std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation,
-                          const ReportOptions& options, const Style& style) {
+Section device_section(const ProcessReport& report, const json& device, const Simulation& simulation,
+                       const ReportOptions& options) {
   const json* const torch = torch_of(report, device);
-  std::string text = style.bold(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
-                                            word(device, "name"), bytes_of(device, "total_bytes"))) +
-                     "\n";
-  if (torch != nullptr) text += used_text(*torch, options);
-  if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
-  text += device_peak_text(device);
-  text += figure_if_any("context", describe_context(device)) + figure_if_any("limits", describe_limits(device)) +
-          figure_if_any("NCCL", describe_nccl(device));
-  text += figure_if_any("CUDA graphs", describe_graphs(device));
-  if (options.verbose) text += driver_calls_text(device);
-  return text + verdict(simulation, report, device, options.verbose, style);
+  Section section = section_of(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
+                                           word(device, "name"), bytes_of(device, "total_bytes")));
+  if (torch != nullptr) add_used(section, *torch, options);
+  if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) add_reserved(section, *torch);
+  add_device_peak(section, device);
+  add_if_any(section, "context", describe_context(device));
+  add_if_any(section, "limits", describe_limits(device));
+  add_if_any(section, "NCCL", describe_nccl(device));
+  add_if_any(section, "CUDA graphs", describe_graphs(device));
+  if (options.verbose) add_driver_calls(section, device);
+  add_verdict(section, simulation, report, device, options.verbose);
+  return section;
 }
 
-std::string stack_text(const json& lines) {
-  std::string text;
-  for (const json& line : lines) text += figure("", "  " + line.get<std::string>());
-  return text;
+void add_stack(Section& section, const json& lines) {
+  for (const json& line : lines) section.add_line("", "  " + line.get<std::string>());
 }
 
-std::string breach_text(const json& breach, const Style& style) {
+void add_breach(Section& section, const json& breach) {
   const std::size_t times = number(breach, "times");
   const std::string repeated = times == 1 ? "" : fmt::format(" ({})", times_text(times));
-  std::string text = figure("broken", style.bad(word(breach, "text")) + repeated) + stack_text(breach.at("stack"));
-  if (breach.contains("other_stack")) text += figure("", "the other call:") + stack_text(breach.at("other_stack"));
-  return text;
+  section.add_line("broken", word(breach, "text") + repeated, Mood::bad);
+  add_stack(section, breach.at("stack"));
+  if (!breach.contains("other_stack")) return;
+  section.add_line("", "the other call:");
+  add_stack(section, breach.at("other_stack"));
 }
 
-// Lists the process's breaches of CUDA's rules; nothing if they were not watched.
-std::string rules_report(const ProcessReport& report, const Style& style) {
+// Adds the process's breaches of CUDA's rules; nothing if they were not watched.
+void add_rules(Section& root, const ProcessReport& report) {
   const json& driver = report.driver;
-  if (!driver.contains("breaches")) return "";
-  std::string text = style.bold(fmt::format("CUDA's rules in process {}", report.process)) + "\n";
-  for (const json& breach : driver.at("breaches")) text += breach_text(breach, style);
-  for (const json& leak : driver.at("leaks"))
-    text += figure("not freed", style.bad(word(leak, "text"))) + stack_text(leak.at("stack"));
-  if (!breaks_rules(driver)) text += figure("broken", style.good("none"));
-  for (const json& kept : driver.at("kept")) text += figure("kept", word(kept, "text") + ", until the process ends");
-  return text;
+  if (!driver.contains("breaches")) return;
+  Section section = section_of(fmt::format("CUDA's rules in process {}", report.process));
+  for (const json& breach : driver.at("breaches")) add_breach(section, breach);
+  for (const json& leak : driver.at("leaks")) {
+    section.add_line("not freed", word(leak, "text"), Mood::bad);
+    add_stack(section, leak.at("stack"));
+  }
+  if (!breaks_rules(driver)) section.add_line("broken", "none", Mood::good);
+  for (const json& kept : driver.at("kept")) section.add_line("kept", word(kept, "text") + ", until the process ends");
+  root.add(std::move(section));
 }
 
-// Lists the places where the program read values that were not computed; nothing if computing was off.
-std::string values_text(const json& torch) {
+// Adds the places where the program read values that were not computed; nothing if computing was off.
+void add_values(Section& section, const json& torch) {
   const json& values = torch.at("values");
-  if (values.is_null()) return "";
+  if (values.is_null()) return;
   const json& reads = values.at("unknown_reads");
-  const std::string compiled =
-      values.at("compiled") ? figure("", "(code of torch.compile and Triton computes nothing: its results are unknown)")
-                            : "";
-  if (reads.empty()) return figure("values", "known, wherever the program read one") + compiled;
   std::size_t times = 0;
   for (const json& read : reads) times += number(read, "times");
-  std::string text = figure(
-      "values",
-      fmt::format("unknown, where the program read them {}: what follows may differ on a GPU", times_text(times)));
+  section.add_line(
+      "values", reads.empty() ? "known, wherever the program read one"
+                              : fmt::format("unknown, where the program read them {}: what follows may differ on a GPU",
+                                            times_text(times)));
   constexpr std::size_t kMostPlaces = 5;
-  for (std::size_t i = 0; i < std::min(reads.size(), kMostPlaces); ++i) {
-    text += figure("", fmt::format("a {} {} {}", word(reads[i], "how"), at_place(word(reads[i], "at")),
-                                   times_text(number(reads[i], "times"))));
-  }
-  if (reads.size() > kMostPlaces) text += figure("", fmt::format("and {} more places", reads.size() - kMostPlaces));
+  for (std::size_t i = 0; i < std::min(reads.size(), kMostPlaces); ++i)
+    section.add_line("", fmt::format("a {} {} {}", word(reads[i], "how"), at_place(word(reads[i], "at")),
+                                     times_text(number(reads[i], "times"))));
+  if (reads.size() > kMostPlaces) section.add_line("", fmt::format("and {} more places", reads.size() - kMostPlaces));
   const bool has_sizes = std::ranges::any_of(reads, [](const json& read) { return read.at("how") == "size"; });
   if (has_sizes && values.at("policy") == "zero")
-    text += figure("", "(sizes may be larger on a GPU: --unknown max takes larger ones)");
-  return text + compiled;
+    section.add_line("", "(sizes may be larger on a GPU: --unknown max takes larger ones)");
+  if (values.at("compiled"))
+    section.add_line("", "(code of torch.compile and Triton computes nothing: its results are unknown)");
 }
 
 // Why SIGSEGV ended a process, where its report knows.
@@ -469,60 +469,75 @@ std::string host_access_text(const Simulation& simulation) {
 }
 
 // The first line, where there is something to tell. Where memory ran out, that is the answer.
-std::string ending_text(const Simulation& simulation, const Style& style) {
+void add_ending(Section& section, const Simulation& simulation) {
   const ProgramEnding& ending = simulation.ending;
-  if (ending.ended != Ended::no && ending.is_good()) return why_it_was_ended(ending) + "\n";
-  if (ending.is_good()) return "";
+  if (ending.is_good()) {
+    if (ending.ended != Ended::no) section.add(Note{.text = why_it_was_ended(ending), .is_wrapped = false});
+    return;
+  }
   const char* const answer = lacked_memory(simulation) ? "" : "unknown: ";
-  return style.bad(fmt::format("{}the program ended with {}", answer, how_it_ended(ending))) + "\n" +
-         host_access_text(simulation);
+  section.add(Note{.text = fmt::format("{}the program ended with {}", answer, how_it_ended(ending)),
+                   .is_wrapped = false,
+                   .mood = Mood::bad});
+  if (std::string access = host_access_text(simulation); !access.empty())
+    section.add(Note{.text = access.substr(0, access.size() - 1), .is_wrapped = false});
 }
 
 // Names the cuDNN that planned the program's convolutions; nothing if none did. 91900 is 9.19.0.
-std::string cudnn_text(const json& driver) {
+void add_cudnn(Section& section, const json& driver) {
   const json& cudnn = driver.at("cudnn");
-  if (cudnn.is_null()) return "";
+  if (cudnn.is_null()) return;
   if (!cudnn.at("planned")) {
-    return figure("cuDNN", "workspaces are not known and missing: a GPU needs more memory than is said here");
+    section.add_line("cuDNN", "workspaces are not known and missing: a GPU needs more memory than is said here");
+    return;
   }
   const std::size_t version = number(cudnn, "version");
-  return figure("cuDNN", fmt::format("{}.{}.{} plans for this GPU, by its heuristics; the largest workspace has {}",
-                                     version / 10000, version / 100 % 100, version % 100,
-                                     bytes_of(cudnn, "largest_workspace_bytes")));
+  section.add_line("cuDNN", fmt::format("{}.{}.{} plans for this GPU, by its heuristics; the largest workspace has {}",
+                                        version / 10000, version / 100 % 100, version % 100,
+                                        bytes_of(cudnn, "largest_workspace_bytes")));
 }
 
 // Names the libraries with unknown workspaces.
-std::string libraries_text(const json& driver) {
+void add_libraries(Section& section, const json& driver) {
   std::string names;
   for (const json& name : driver.at("unknown_workspaces"))
     names += (names.empty() ? "" : ", ") + name.get<std::string>();
-  return names.empty() ? "" : figure("libraries", fmt::format("workspaces of {} are not known and missing", names));
+  if (!names.empty()) section.add_line("libraries", fmt::format("workspaces of {} are not known and missing", names));
 }
 
-// Returns lines for people. The first says how a program ended that failed or was ended, and that it is therefore unknown
-// whether it fits, unless memory ran out. Then for each process and device: the peaks of memory used and reserved, the
+void add_process(Section& root, const ProcessReport& report, const Simulation& simulation,
+                 const ReportOptions& options) {
+  for (const json& device : report.driver.at("devices")) {
+    if (number(device, "allocations") > 0 || !describe_lack(device).empty())
+      root.add(device_section(report, device, simulation, options));
+  }
+  Section common = section_of("");
+  if (!report.torch.is_null() && !report.torch.at("devices").empty()) add_values(common, report.torch);
+  add_cudnn(common, report.driver);
+  add_libraries(common, report.driver);
+  if (!common.parts.empty()) root.add(std::move(common));
+}
+
+// Returns the report for people. The first line says how a program ended that failed or was ended, and that it is therefore
+// unknown whether it fits, unless memory ran out. Then for each process and device: the peaks of memory used and reserved, the
 // place of the peak, what held the memory then and what it was for, and whether it fits. Where CUDA's rules were watched,
 // each process's breaches follow, with their stacks.
-std::string to_text(const Simulation& simulation, const ReportOptions& options, const Style& style) {
-  std::string devices;
+Section report_of(const Simulation& simulation, const ReportOptions& options) {
+  Section root;
+  add_ending(root, simulation);
+  Section processes;
   for (const ProcessReport& report : simulation.processes) {
-    if (report.driver.is_null()) continue;
-    for (const json& device : report.driver.at("devices")) {
-      if (number(device, "allocations") > 0 || !describe_lack(device).empty())
-        devices += device_report(report, device, simulation, options, style);
-    }
-    if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
-    devices += cudnn_text(report.driver) + libraries_text(report.driver);
+    if (!report.driver.is_null()) add_process(processes, report, simulation, options);
   }
-  if (devices.empty())
-    devices =
-        "the program used no memory of the GPU, as far as its processes reported: one that SIGKILL or SIGABRT ends "
-        "reports "
-        "nothing\n";
+  if (processes.parts.empty())
+    processes.add(Note{.text = "the program used no memory of the GPU, as far as its processes reported: one that "
+                               "SIGKILL or SIGABRT ends reports nothing",
+                       .is_wrapped = false});
+  root.add(std::move(processes));
   for (const ProcessReport& report : simulation.processes) {
-    if (!report.driver.is_null()) devices += rules_report(report, style);
+    if (!report.driver.is_null()) add_rules(root, report);
   }
-  return ending_text(simulation, style) + devices;
+  return root;
 }
 
 // Returns the same, and all it is made of, as a JSON object on one line without the newline: exit_code, ending and
@@ -532,7 +547,7 @@ std::string to_json(const Simulation& simulation) {
   json processes = json::array();
   for (const ProcessReport& report : simulation.processes) {
     json cards = json::array();
-    for (const CardTable& table : report.cards) cards.push_back(json_of(table));
+    for (const CardTable& table : report.cards) cards.push_back(json(json_of(table)));
     processes.push_back(
         {{"process", report.process}, {"driver", report.driver}, {"torch", report.torch}, {"cards", std::move(cards)}});
   }
@@ -615,7 +630,8 @@ class SimulateCommand : public Command {
     }
     const Simulation simulation = simulate(options);
     std::fflush(stdout);
-    tell("\n" + to_text(simulation, {.verbose = verbose_, .frames = frames()}, styles.err));
+    const Section report = report_of(simulation, {.verbose = verbose_, .frames = frames()});
+    tell("\n" + text_of(report, styles.err));
     if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
     constexpr int kRulesBroken = 3;
     const int exit_code = simulation.ending.exit_code;

@@ -51,26 +51,28 @@ class SnapshotCommand : public Command {
   // All are read before anything is printed: a bad one is an error without output.
   int run(const Styles& styles) override {
     require_no_input(html_, "--html", snapshots_);
-    std::vector<std::string> reports;
-    std::vector<History> histories;  // for the report
+    std::vector<Section> reports;
+    std::vector<Timelines> timelines;  // for the report
     for (const std::string& path : snapshots_) {
       with_file(path, "snapshot", [&](InputFile file) {
         History history = read_snapshot_history(std::move(file));
-        reports.push_back(json_ ? to_json(history, top_) + "\n" : to_text(history, top_, styles.out));
-        if (!html_.empty()) histories.push_back(std::move(history));
+        reports.push_back(report_of(history, top_));
+        if (!html_.empty()) timelines.emplace_back(std::move(history));
       });
     }
-    if (!html_.empty()) write_html(histories);
-    for (const std::string& report : reports) print(report);
+    if (!html_.empty()) write_html(reports, timelines);
+    for (const Section& report : reports)
+      print(json_ ? tools::text_of(json_of(report)) + "\n" : text_of(report, styles.out));
     return 0;
   }
 
  private:
-  void write_html(const std::vector<History>& histories) const {
+  void write_html(const std::vector<Section>& reports, const std::vector<Timelines>& timelines) const {
     HtmlReport report;
     report.title = snapshots_.size() == 1 ? snapshots_[0] : fmt::format("{} snapshots", snapshots_.size());
     report.command = "cachalot snapshot";
-    for (const History& history : histories) add_runs(report, history);
+    for (const Section& one : reports) report.answer.add(one);
+    for (const Timelines& one : timelines) add_runs(report, one);
     write_html_report(html_, report, built_in_rules());
   }
 

@@ -2,7 +2,7 @@
 // the program of each, and the facts of the device. A plain value, which readers make and analyses take.
 //
 // A history is the end of a program's events: recording begins when a program asks for it, and PyTorch keeps the newest
-// entries alone. allocations.h rebuilds earlier allocations.
+// entries alone. Timeline rebuilds earlier allocations.
 #pragma once
 
 #include <array>

@@ -14,8 +14,8 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/analysis/timeline.h"
 #include "tools/base/text_layout.h"
-#include "tools/history/allocations.h"
 
 namespace cachalot::tools {
 
@@ -177,8 +177,26 @@ const DeviceHistory& only_device_of(const History& history, const ExportOptions&
   return *devices.front();
 }
 
-// Writes a history as a cachalot trace (trace_reader.h).
 namespace {
+
+// The begin or the end of an allocation.
+struct Step {
+  std::size_t event = 0;  // 0 of the memory from before the first event, too
+  bool is_free = false;
+  std::size_t allocation = 0;  // index
+};
+
+// Calls visit(step) in the order of the events. A free comes before the request at its address of the same event.
+template <typename Visit>
+void for_each_step(const Timeline& timeline, Visit visit) {
+  for (std::size_t i = 0; i < timeline.earlier(); ++i) visit(Step{.event = 0, .is_free = false, .allocation = i});
+  for (std::size_t event = 0; event < timeline.events().size(); ++event) {
+    if (timeline.ended_by(event) != Timeline::kNone) visit(Step{event, true, timeline.ended_by(event)});
+    if (timeline.begun_by(event) != Timeline::kNone) visit(Step{event, false, timeline.begun_by(event)});
+  }
+}
+
+// Writes a history as a cachalot trace (trace_reader.h).
 
 // A pool's memory serves that pool alone, as in trace_of: each pair of stream and pool is a stream of the trace. The
 // default stream with the default pool is stream 0.
@@ -194,17 +212,17 @@ class StreamNumbers {
 
 void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out) {
   const DeviceHistory& device = only_device_of(history, options, "a trace");
-  const std::vector<Allocation> allocations = allocations_of(device);
-  CACHALOT_REQUIRE(!allocations.empty(), "{}: the history has no allocation", history.path);
+  const Timeline timeline(history, device);
+  CACHALOT_REQUIRE(!timeline.allocations().empty(), "{}: the history has no allocation", history.path);
   StreamNumbers streams;
-  for (const AllocationStep& step : steps_of(allocations)) {
-    const Allocation& allocation = allocations[step.allocation];
+  for_each_step(timeline, [&](const Step& step) {
+    const Allocation& allocation = timeline.allocations()[step.allocation];
     if (step.is_free) {
       out.print("f,{}\n", step.allocation + 1);
     } else {
       out.print("a,{},{},{}\n", step.allocation + 1, allocation.bytes, streams[allocation]);
     }
-  }
+  });
 }
 
 // A history as the log of RMM's logging_resource_adaptor, which RMM's replay benchmark plays. It has no pools.
@@ -233,14 +251,14 @@ class RmmWriter {
 
   void write() {
     out_.write("Thread,Time,Action,Pointer,Size,Stream\n");
-    const std::vector<Allocation> allocations = allocations_of(device_);
-    for (const AllocationStep& step : steps_of(allocations)) {
-      write_failures(step.event == AllocationStep::kBefore ? 0 : step.event);
-      const Allocation& allocation = allocations[step.allocation];
+    const Timeline timeline(history_, device_);
+    for_each_step(timeline, [&](const Step& step) {
+      write_failures(step.event);
+      const Allocation& allocation = timeline.allocations()[step.allocation];
       begin_line(step.event, step.is_free ? "free" : "allocate");
       out_.print("0x{:x},{}", allocation.address, allocation.bytes);
       end_line(allocation.stream);
-    }
+    });
     write_failures(device_.events.size());
   }
 
@@ -257,7 +275,6 @@ class RmmWriter {
   }
 
   void begin_line(std::size_t event, std::string_view action) {
-    if (event == AllocationStep::kBefore) event = 0;
     const TimeOfDay time(event < device_.events.size() ? device_.events[event].time_us : 0);
     out_.print("{},{:02}:{:02}:{:02}.{:06},{},", kThread, time.hours, time.minutes, time.seconds, time.microseconds,
                action);

@@ -16,13 +16,13 @@
 #include "base/check.h"
 #include "cachalot/events.h"
 #include "cachalot/version.h"
-#include "tools/analysis/layout.h"
+#include "tools/analysis/recorded_trace.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/base/output_file.h"
 #include "tools/base/text_layout.h"
-#include "tools/history/allocations.h"
 #include "tools/history/history.h"
+#include "tools/history/memory_ranges.h"
 #include "tools/history/tables.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/trace_reader.h"
@@ -256,12 +256,12 @@ class LayoutRecorder {
 };
 
 // Returns what the file says.
-Layout recorded_layout(const DeviceHistory& device, std::span<const Allocation> allocations) {
+Layout recorded_layout(const Timeline& timeline) {
   Layout layout;
   layout.name = "recorded";
-  for (const Allocation& allocation : allocations) layout.addresses.push_back(allocation.address);
-  layout.block_bytes = block_bytes_of(device, allocations);
-  layout.ranges = recorded_ranges(device);
+  for (const Allocation& allocation : timeline.allocations()) layout.addresses.push_back(allocation.address);
+  layout.block_bytes = timeline.block_bytes();
+  layout.ranges = timeline.segments();
   return layout;
 }
 
@@ -277,7 +277,6 @@ Layout replayed_layout(const Trace& trace, std::span<const Allocation> allocatio
 
 // ---- one run
 
-using Json = nlohmann::ordered_json;
 using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::size_t kMostTimes = std::size_t{1} << 20;
@@ -290,15 +289,16 @@ std::uint64_t html_event(std::uint32_t event) { return event == Allocation::kBef
 class RunData {
  public:
   RunData(const HtmlRun& run, const CategoryRules& rules, std::string prefix, ColumnWriter& columns, TextTable& texts)
-      : history_(*run.history),
-        device_(*run.device),
+      : timeline_(*run.timeline),
+        history_(timeline_.history()),
+        device_(timeline_.device()),
+        allocations_(timeline_.allocations()),
         name_(run.name),
         is_host_(run.is_host),
         rules_(rules),
         prefix_(std::move(prefix)),
         columns_(columns),
-        texts_(texts),
-        allocations_(allocations_of(device_)) {}
+        texts_(texts) {}
 
   Json make() {
     choose();
@@ -352,7 +352,7 @@ class RunData {
 
   void add_allocations() {
     RunStacks stacks(history_);
-    const std::vector<Category> categories = Categorizer(history_, rules_).categories_of(device_, allocations_);
+    const std::vector<Category> categories = Categorizer(history_, rules_).categories_of(timeline_);
     columns_.add_deltas(prefix_ + "begin", shown([&](std::size_t i) { return html_event(allocations_[i].begin); }));
     columns_.add_plain(prefix_ + "length", shown([&](std::size_t i) -> std::uint64_t {
                          const Allocation& allocation = allocations_[i];
@@ -399,10 +399,10 @@ class RunData {
   }
 
   std::vector<Layout> layouts_of() const {
-    if (allocations_.empty() || is_host_) return {recorded_layout(device_, allocations_)};  // policies are of GPUs
-    const Trace trace = trace_of(history_, device_);
+    if (allocations_.empty() || is_host_) return {recorded_layout(timeline_)};  // policies are of GPUs
+    const Trace trace = trace_of(timeline_);
     std::vector<Layout> layouts;
-    layouts.push_back(recorded_layout(device_, allocations_));
+    layouts.push_back(recorded_layout(timeline_));
     // A trace without segments: PyTorch's policy stands for the layout that was not recorded.
     if (layouts.back().ranges.empty()) layouts.back() = replayed_layout(trace, allocations_, "PyTorch's policy", "");
     layouts.push_back(replayed_layout(trace, allocations_, "page heap", "heap:pages"));
@@ -473,15 +473,16 @@ class RunData {
     return result;
   }
 
+  const Timeline& timeline_;
   const History& history_;
   const DeviceHistory& device_;
+  const std::vector<Allocation>& allocations_;
   std::string name_;
   bool is_host_;
   const CategoryRules& rules_;
   std::string prefix_;
   ColumnWriter& columns_;
   TextTable& texts_;
-  std::vector<Allocation> allocations_;
   std::vector<bool> is_shown_;
   std::size_t left_out_ = 0;
   std::size_t time_step_ = 1;
@@ -493,8 +494,6 @@ nlohmann::ordered_json add_run(const HtmlRun& run, const CategoryRules& rules, c
   return RunData(run, rules, prefix, columns, texts).make();
 }
 
-using Json = nlohmann::ordered_json;
-
 Json json_of(const HtmlVerdict& verdict) {
   Json remedies = Json::array();
   for (const HtmlRemedy& remedy : verdict.remedies) {
@@ -503,13 +502,41 @@ Json json_of(const HtmlVerdict& verdict) {
   return {{"headline", verdict.headline}, {"paragraphs", verdict.paragraphs}, {"remedies", std::move(remedies)}};
 }
 
-Json json_of(const HtmlTable& table) {
-  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number"};
+// Numbers stay numbers, so that the page sorts by them.
+Json page_cell(const Cell& cell, const Column& column) {
+  if (column.unit == Unit::text && !cell.text.empty()) return cell.text;
+  return cell.value == "" ? Json(column.unknown) : cell.value;
+}
+
+Json page_table(const Table& table, const std::string& of) {
+  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number", "part"};
+  const auto is_shown = [](const Column& column) { return column.views.page && !column.title.empty(); };
   Json columns = Json::array();
-  for (const HtmlTable::Column& column : table.columns) {
-    columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.kind)]});
+  for (const Column& column : table.columns) {
+    if (is_shown(column)) columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.unit)]});
   }
-  return {{"title", table.title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", table.rows}};
+  Json rows = Json::array();
+  for (const std::vector<Cell>& row : table.rows) {
+    Json cells = Json::array();
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (!is_shown(table.columns[i])) continue;
+      cells.push_back(page_cell(row[i], table.columns[i]));
+    }
+    rows.push_back(std::move(cells));
+  }
+  const std::string title = of.empty() ? table.title : fmt::format("{}, {}", table.title, of);
+  return {{"title", title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", std::move(rows)}};
+}
+
+// Adds the section's tables that have rows.
+void add_tables(Json& tables, const Section& section, const std::string& of) {
+  for (const ReportPart& part : section.parts) {
+    if (const auto* const table = std::get_if<Table>(&part.content)) {
+      if (table->views.page && !table->rows.empty()) tables.push_back(page_table(*table, of));
+    } else if (const auto* const inner = std::get_if<Section>(&part.content)) {
+      add_tables(tables, *inner, inner->title.empty() ? of : inner->title);
+    }
+  }
 }
 
 }  // namespace
@@ -522,7 +549,7 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
     runs.push_back(add_run(report.runs[i], rules, fmt::format("{}/", i), columns, texts));
   }
   Json tables = Json::array();
-  for (const HtmlTable& table : report.tables) tables.push_back(json_of(table));
+  add_tables(tables, report.answer, "");
   Json names = Json::array();
   for (std::size_t i = 0; i < texts.size(); ++i) names.push_back(std::string(texts[static_cast<TextId>(i)]));
   const std::string json = text_of({{"title", report.title},
@@ -537,15 +564,16 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
   return fmt::format("{:08x}{}{}", json.size(), json, columns.bytes());
 }
 
-void add_runs(HtmlReport& report, const History& history) {
-  const std::string file = std::filesystem::path(history.path).filename().string();
-  for (const DeviceHistory& device : history.devices) {
-    const std::string name = history.devices.size() == 1 ? file : fmt::format("{}, device {}", file, device.device);
-    report.runs.push_back({.history = &history, .device = &device, .name = name});
-  }
-  for (const DeviceHistory& host : history.host) {
+void add_runs(HtmlReport& report, const Timelines& timelines) {
+  const std::string file = std::filesystem::path(timelines.history().path).filename().string();
+  for (const Timeline& timeline : timelines.devices()) {
+    const bool is_only = timelines.devices().size() == 1;
     report.runs.push_back(
-        {.history = &history, .device = &host, .name = fmt::format("{}, pinned host memory", file), .is_host = true});
+        {.timeline = &timeline, .name = is_only ? file : fmt::format("{}, device {}", file, timeline.device().device)});
+  }
+  for (const Timeline& timeline : timelines.host()) {
+    report.runs.push_back(
+        {.timeline = &timeline, .name = fmt::format("{}, pinned host memory", file), .is_host = true});
   }
 }
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "tools/analysis/categories.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/timeline.h"
+#include "tools/base/report_tree.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
@@ -36,38 +37,24 @@ struct HtmlVerdict {
   std::vector<HtmlRemedy> remedies;
 };
 
-// One device of one history. Both must live until the report is written.
+// One device of one history, which must live until the report is written.
 struct HtmlRun {
-  const History* history = nullptr;
-  const DeviceHistory* device = nullptr;
+  const Timeline* timeline = nullptr;
   std::string name;      // "before.pickle"
   bool is_host = false;  // pinned host memory
-};
-
-struct HtmlTable {
-  enum class Kind : std::uint8_t { text, bytes, growth, count, number };  // growth: bytes that may be negative
-  struct Column {
-    std::string title;
-    Kind kind = Kind::text;
-  };
-
-  std::string title;
-  std::string note{};  // below the title; may be empty
-  std::vector<Column> columns;
-  std::vector<std::vector<nlohmann::ordered_json>> rows{};  // a cell is a text, a number or null
 };
 
 struct HtmlReport {
   std::string title;    // "run.pickle"
   std::string command;  // "cachalot explain"
-  HtmlVerdict verdict;
-  std::vector<HtmlRun> runs;
+  HtmlVerdict verdict{};
+  std::vector<HtmlRun> runs{};
   bool compares = false;  // two runs, shown beside each other
-  std::vector<HtmlTable> tables;
+  Section answer{};       // its tables, and without runs its figures
 };
 
-// Adds each device of the history as a run, and of pinned host memory as well. The history must live until the report is written.
-void add_runs(HtmlReport& report, const History& history);
+// Adds each timeline as a run. They must live until the report is written.
+void add_runs(HtmlReport& report, const Timelines& timelines);
 
 // Writes reports: one HTML file each, which a browser shows without a network, from a disk or from a mail.
 

@@ -11,7 +11,6 @@
 #include "cachalot/version.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/history/allocations.h"
 #include "tools/output/export_formats.h"
 
 namespace cachalot::tools {
@@ -78,11 +77,11 @@ class PerfettoWriter {
   void write_device(const DeviceHistory& device) {
     device_ = &device;
     has_times_ = std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.time_us != 0; });
-    const std::vector<Allocation> allocations = allocations_of(device);
+    const Timeline timeline(history_, device);
     event_is("M", 0);
     out_.print(",\"name\":\"process_name\",\"args\":{{\"name\":\"GPU {}\"}}}}", device.device);
-    write_counters(allocations);
-    write_lifetimes(allocations);
+    write_counters(timeline);
+    write_lifetimes(timeline.allocations());
     write_failures();
     write_stages();
   }
@@ -103,9 +102,8 @@ class PerfettoWriter {
 
   // ---- counters
 
-  void write_counters(std::span<const Allocation> allocations) {
-    const std::vector<std::uint64_t> blocks = block_bytes_of(*device_, allocations);
-    HeldCursor cursor(*device_, allocations, blocks);
+  void write_counters(const Timeline& timeline) {
+    HeldCursor cursor(timeline);
     Counter allocated("allocated", device_->events.size(), most_events_ / 4);
     Counter reserved("reserved", device_->events.size(), most_events_ / 4);
     const auto write = [&](const char* name, std::int64_t time, std::uint64_t bytes) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -134,8 +133,6 @@ std::map<int, DeviceFigures> figures_of(const History& history) {
   return devices;
 }
 
-// --- text -------------------------------------------------------------------------------------------------------------
-
 std::string place_text(const Place& place) {
   if (place.file.empty() && place.function.empty()) return "(no call stack was recorded)";
   return fmt::format("{}:{} in {}", Printable{place.file}, place.line, Printable{place.function});
@@ -146,120 +143,129 @@ std::string pool_name(PoolId id, PoolKind kind) {
   return id == PoolId{} ? size : fmt::format("{} of pool ({}, {})", size, id.first, id.second);
 }
 
-std::string device_text(const DeviceFigures& device) {
+std::string history_text(const DeviceFigures& device) {
+  if (device.history_entries == 0) return "none";
+  const std::string events = format_count(device.history_entries, "event");
+  if (device.history_seconds <= 0) return events;  // old snapshots have no times
+  return events + fmt::format(" over {:.3f} s", device.history_seconds);
+}
+
+void add_figures(Section& section, const DeviceFigures& device) {
   const Figures& all = device.all;
-  std::string text;
-  text += labelled_line("reserved",
-                        fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
-  text += labelled_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
-                                                 format_count(all.live_blocks, "block")));
-  if (all.pending > 0)
-    text += labelled_line("freed, still in use", format_bytes(all.pending) + " of it, by other streams");
-  text += labelled_line("requested", format_bytes(all.requested));
-  text += labelled_line("free", fmt::format("{} in {}, the largest {}", format_bytes(all.free),
-                                            format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
-  text += labelled_line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
-  text += labelled_line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
-  text += labelled_line("history", device.history_entries == 0
-                                       ? "none"
-                                       : format_count(device.history_entries, "event") +
-                                             (device.history_seconds > 0  // old snapshots have no times
-                                                  ? fmt::format(" over {:.3f} s", device.history_seconds)
-                                                  : ""));
-  return text;
+  section.add_value("segments", all.segments).add_value("pending_free_bytes", all.pending);
+  section.add_value("live_blocks", all.live_blocks).add_value("free_blocks", all.free_blocks);
+  section.add_value("largest_free_bytes", all.largest_free);
+  section.add_bytes("reserved_bytes", "reserved", all.reserved, " in " + format_count(all.segments, "segment"));
+  section.add_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
+                                            format_count(all.live_blocks, "block")));
+  section.add_value("allocated_bytes", all.allocated);
+  if (all.pending > 0) section.add_line("freed, still in use", format_bytes(all.pending) + " of it, by other streams");
+  section.add_bytes("requested_bytes", "requested", all.requested);
+  section.add_bytes(
+      "free_bytes", "free", all.free,
+      fmt::format(" in {}, the largest {}", format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
+  const auto add_part = [&](const char* key, const char* label, double part) {
+    section.add(Figure{.key = key, .label = label, .cell = {part, fmt::format("{:.2f} %", 100 * part)}});
+  };
+  add_part("internal_fragmentation", "internal fragmentation", all.internal());
+  add_part("external_fragmentation", "external fragmentation", all.external());
+  section.add_value("history_entries", device.history_entries);
+  section.add_value("history_seconds", device.history_seconds).add_line("history", history_text(device));
 }
 
-std::string pools_text(const DeviceFigures& device) {
-  std::string text = fmt::format("\n  {:<24} {:>18} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "pool", "stream",
-                                 "segments", "reserved", "allocated", "requested", "free", "largest free");
-  for (const auto& [key, figures] : device.pools) {
+Table pools_table(const DeviceFigures& device) {
+  const auto bytes = [](const char* key, const char* title) {
+    return Column{.key = key, .title = title, .unit = Unit::bytes, .width = 12};
+  };
+  const auto hidden = [](const char* key) { return Column{.key = key, .title = "", .views = kJsonAlone}; };
+  Table table{.key = "pools",
+              .title = "Memory pools at the end",
+              .columns = {{.title = "pool", .width = 24, .is_left = true, .views = kForPeople},
+                          {.key = "stream", .title = "stream", .width = 18},
+                          {.key = "segments", .title = "segments", .unit = Unit::count, .width = 8},
+                          bytes("reserved_bytes", "reserved"),
+                          {.title = "allocated", .unit = Unit::bytes, .width = 12, .views = kForPeople},
+                          bytes("requested_bytes", "requested"),
+                          bytes("free_bytes", "free"),
+                          bytes("largest_free_bytes", "largest free"),
+                          hidden("pool_id"),
+                          hidden("kind"),
+                          hidden("allocated_bytes"),
+                          hidden("pending_free_bytes"),
+                          hidden("live_blocks"),
+                          hidden("free_blocks"),
+                          hidden("internal_fragmentation"),
+                          hidden("external_fragmentation")},
+              .is_apart = true};
+  for (const auto& [key, one] : device.pools) {
     const auto& [id, kind, stream] = key;
-    text +=
-        fmt::format("  {:<24} {:>#18x} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", pool_name(id, kind), stream,
-                    figures.segments, format_bytes(figures.reserved), format_bytes(figures.allocated + figures.pending),
-                    format_bytes(figures.requested), format_bytes(figures.free), format_bytes(figures.largest_free));
+    table.rows.push_back({pool_name(id, kind),
+                          {stream, fmt::format("{:#x}", stream)},
+                          one.segments,
+                          one.reserved,
+                          one.allocated + one.pending,
+                          one.requested,
+                          one.free,
+                          one.largest_free,
+                          Json{id.first, id.second},
+                          kind == PoolKind::small ? "small" : "large",
+                          one.allocated,
+                          one.pending,
+                          one.live_blocks,
+                          one.free_blocks,
+                          one.internal(),
+                          one.external()});
   }
-  return text;
+  return table;
 }
 
-std::string sites_text(const DeviceFigures& device, std::size_t top) {
-  if (device.sites.empty() || top == 0) return "";
-  std::string text = fmt::format("\n  {:>12} {:>8}  lines of the program, by the live memory that they allocated\n",
-                                 "bytes", "blocks");
-  for (const SiteFigures& site : first_of(device.sites, top))
-    text += fmt::format("  {:>12} {:>8}  {}\n", format_bytes(site.bytes), site.blocks, place_text(site.place));
-  if (device.sites.size() > top) text += fmt::format("  and {} more lines\n", device.sites.size() - top);
-  return text;
-}
-
-// --- JSON -------------------------------------------------------------------------------------------------------------
-
-using Json = nlohmann::ordered_json;
-
-Json json_of(const Figures& figures) {
-  return {{"segments", figures.segments},
-          {"reserved_bytes", figures.reserved},
-          {"allocated_bytes", figures.allocated},
-          {"pending_free_bytes", figures.pending},
-          {"requested_bytes", figures.requested},
-          {"live_blocks", figures.live_blocks},
-          {"free_bytes", figures.free},
-          {"free_blocks", figures.free_blocks},
-          {"largest_free_bytes", figures.largest_free},
-          {"internal_fragmentation", figures.internal()},
-          {"external_fragmentation", figures.external()}};
-}
-
-Json json_of(int index, const DeviceFigures& device, std::size_t top) {
-  Json json = {{"device", index}};
-  json.update(json_of(device.all));
-  json["history_entries"] = device.history_entries;
-  json["history_seconds"] = device.history_seconds;
-  json["pools"] = Json::array();
-  for (const auto& [key, figures] : device.pools) {
-    const auto& [id, kind, stream] = key;
-    Json pool = {
-        {"pool_id", {id.first, id.second}}, {"kind", kind == PoolKind::small ? "small" : "large"}, {"stream", stream}};
-    pool.update(json_of(figures));
-    json["pools"].push_back(std::move(pool));
-  }
-  json["site_count"] = device.sites.size();
-  json["sites"] = Json::array();
-  for (const SiteFigures& site : first_of(device.sites, top))
-    json["sites"].push_back({{"file", site.place.file},
-                             {"line", site.place.line},
-                             {"function", site.place.function},
-                             {"bytes", site.bytes},
-                             {"blocks", site.blocks}});
-  return json;
+Table sites_table(const DeviceFigures& device, std::size_t top) {
+  Table table{
+      .key = "sites",
+      .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                  {.key = "blocks", .title = "blocks", .unit = Unit::count, .width = 8},
+                  {.key = "file", .title = "", .views = kJsonAlone},
+                  {.key = "line", .title = "", .views = kJsonAlone},
+                  {.key = "function", .title = "", .views = kJsonAlone},
+                  {.title = "lines of the program, by the live memory that they allocated", .views = kTextAlone}},
+      .is_apart = true,
+      .views = kNotOnPage};  // the page has lines at each moment
+  for (const SiteFigures& site : device.sites)
+    table.rows.push_back({site.bytes,
+                          site.blocks,
+                          std::string(site.place.file),
+                          site.place.line,
+                          std::string(site.place.function),
+                          {nullptr, place_text(site.place)}});
+  table.show_first(top, "and {} more lines");
+  return table;
 }
 
 }  // namespace
 
-std::string to_text(const History& history, std::size_t top, const Style& style) {
+Section report_of(const History& history, std::size_t top) {
   const std::map<int, DeviceFigures> devices = figures_of(history);
-  std::string text = style.bold(printable(history.path)) + "\n";
-  if (devices.empty()) {
-    text += history.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
+  Section root{.title = printable(history.path)};
+  root.add_value("snapshot", history.path).add_value("settings", history.settings);
+  root.add_value("unknown_actions", history.unknown_actions);
+  if (devices.empty())
+    root.add(Note{
+        .text = history.unknown_actions == 0 ? "  no memory is held, and there is no history" : "  no memory is held",
+        .is_wrapped = false});
+  Section list = list_of("devices");
+  for (const auto& [index, of_device] : devices) {
+    Section device;
+    if (devices.size() > 1 || index != 0) device.title = fmt::format("device {}", index);
+    device.add_value("device", index);
+    add_figures(device, of_device);
+    device.add_value("site_count", of_device.sites.size());
+    device.add(pools_table(of_device)).add(sites_table(of_device, top));
+    list.add(std::move(device));
   }
-  for (const auto& [index, device] : devices) {
-    if (devices.size() > 1 || index != 0) text += fmt::format("device {}\n", index);
-    text += device_text(device);
-    if (device.all.segments > 0) text += pools_text(device);
-    text += sites_text(device, top);
-  }
+  root.add(std::move(list));
   if (history.unknown_actions > 0)
-    text += labelled_line("left out of the history", unknown_actions_text(history.unknown_actions));
-  return text;
-}
-
-std::string to_json(const History& history, std::size_t top) {
-  Json json = {{"snapshot", history.path},
-               {"settings", history.settings},
-               {"unknown_actions", history.unknown_actions},
-               {"devices", Json::array()}};
-  for (const auto& [index, device] : figures_of(history)) json["devices"].push_back(json_of(index, device, top));
-  return text_of(json);
+    root.add_line("left out of the history", unknown_actions_text(history.unknown_actions));
+  return root;
 }
 
 }  // namespace cachalot::tools

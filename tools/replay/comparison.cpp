@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 
 namespace cachalot::tools {
 namespace {
 
-PolicyFigures timed_figures_of(const Trace& trace, Policy policy, std::size_t device_bytes) {
-  PolicyFigures figures = *figures_of(trace, heap_of(settings_of(policy)), device_bytes);
-  figures.ns_per_event = host_ns_per_event(trace, settings_of(policy), device_bytes);
+PolicyFigures timed_figures_of(const Trace& trace, Policy::Heap heap, std::size_t device_bytes) {
+  PolicyFigures figures = *figures_of(trace, {.heap = heap}, device_bytes);
+  figures.ns_per_event = host_ns_per_event(trace, {.heap = heap}, device_bytes);
   return figures;
 }
 
@@ -42,26 +41,44 @@ double ratio_of(std::size_t bytes, std::size_t to) {
   return to == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(to);
 }
 
-std::string held_text(const PolicyFigures& figures, std::size_t requested) {
-  const double mib = static_cast<double>(figures.peak_held_bytes) / static_cast<double>(kMiB);
-  return fmt::format("{:>10.0f} {:>7.3f}", mib, ratio_of(figures.peak_held_bytes, requested));
+Cell mib_cell(std::size_t bytes, Mood mood = Mood::plain) {
+  return {bytes, fmt::format("{:.0f}", static_cast<double>(bytes) / static_cast<double>(kMiB)), mood};
 }
 
-std::string row(const std::string& name, std::size_t name_width, const Comparison& one, const Style& style) {
+void add_row(Table& table, std::string name, const Comparison& one) {
   const std::size_t requested = one.peak_requested_bytes;
-  return fmt::format("{:<{}} {:>10} {:>10.0f} {} {} {} {:>9.0f} {:>9.0f}\n", name, name_width, with_commas(one.events),
-                     static_cast<double>(requested) / static_cast<double>(kMiB), held_text(one.native, requested),
-                     held_text(one.expandable, requested), style.good(held_text(one.pages, requested)),
-                     one.native.ns_per_event, one.pages.ns_per_event);
+  std::vector<Cell> row = {std::move(name), one.events, mib_cell(requested)};
+  for (const PolicyFigures* figures : {&one.native, &one.expandable, &one.pages}) {
+    const Mood mood = figures == &one.pages ? Mood::good : Mood::plain;
+    const double ratio = ratio_of(figures->peak_held_bytes, requested);
+    row.push_back(mib_cell(figures->peak_held_bytes, mood));
+    row.push_back({ratio, fmt::format("{:.3f}", ratio), mood});
+  }
+  for (const PolicyFigures* figures : {&one.native, &one.pages})
+    row.push_back({figures->ns_per_event, fmt::format("{:.0f}", figures->ns_per_event)});
+  table.rows.push_back(std::move(row));
 }
 
-std::string headings(std::size_t name_width, const Style& style) {
-  const std::string groups = fmt::format("{:<{}} {:>10} {:>10} {:>18} {:>18} {:>18} {:>19}", "", name_width, "",
-                                         "requested", "PyTorch", "expandable segm.", "page heap", "host ns per event");
-  const std::string columns =
-      fmt::format("{:<{}} {:>10} {:>10} {:>10} {:>7} {:>10} {:>7} {:>10} {:>7} {:>9} {:>9}", "trace", name_width,
-                  "events", "MiB", "held MiB", "ratio", "held MiB", "ratio", "held MiB", "ratio", "PyTorch's", "pages");
-  return style.bold(groups) + "\n" + style.bold(columns) + "\n";
+Table comparison_table(const std::vector<Comparison>& comparisons) {
+  std::size_t name_width = std::string_view("together").size();
+  for (const Comparison& one : comparisons) name_width = std::max(name_width, trace_name(one.trace).size());
+  Table table{.title = "Memory that the policies hold",
+              .columns = {{.title = "trace", .width = name_width, .is_left = true},
+                          {.title = "events", .unit = Unit::count, .width = 10},
+                          {.title = "MiB", .unit = Unit::bytes, .width = 10}},
+              .heading = fmt::format("{:<{}} {:>10} {:>10} {:>18} {:>18} {:>18} {:>19}", "", name_width, "",
+                                     "requested", "PyTorch", "expandable segm.", "page heap", "host ns per event"),
+              .indent = 0,
+              .views = kForPeople};
+  for (int policy = 0; policy < 3; ++policy) {
+    table.columns.push_back({.title = "held MiB", .unit = Unit::bytes, .width = 10});
+    table.columns.push_back({.title = "ratio", .unit = Unit::number, .width = 7});
+  }
+  table.columns.push_back({.title = "PyTorch's", .unit = Unit::number, .width = 9});
+  table.columns.push_back({.title = "pages", .unit = Unit::number, .width = 9});
+  for (const Comparison& one : comparisons) add_row(table, trace_name(one.trace), one);
+  if (comparisons.size() > 1) add_row(table, "together", sum_of(comparisons));
+  return table;
 }
 
 constexpr std::string_view kLegend =
@@ -75,7 +92,7 @@ std::string failures_text_of(const Comparison& one) {
   if (one.native.ooms + one.expandable.ooms + one.pages.ooms == 0) return "";
   return fmt::format(
       "{}: allocations that failed on this device: {} with PyTorch's policy, {} with expandable segments, "
-      "{} with the page heap\n",
+      "{} with the page heap",
       trace_name(one.trace), one.native.ooms, one.expandable.ooms, one.pages.ooms);
 }
 
@@ -86,11 +103,11 @@ std::string difference(std::size_t bytes, std::size_t than, std::string_view wha
   return fmt::format("{:.1f} % {} memory than {}", std::abs(part), part > 0 ? "less" : "more", what);
 }
 
-nlohmann::ordered_json json_of_policy(const PolicyFigures& figures, std::size_t requested) {
-  return {{"peak_held_bytes", figures.peak_held_bytes},
-          {"ratio", ratio_of(figures.peak_held_bytes, requested)},
-          {"ooms", figures.ooms},
-          {"ns_per_event", figures.ns_per_event > 0 ? nlohmann::ordered_json(figures.ns_per_event) : nullptr}};
+Section policy_section(const char* key, const PolicyFigures& figures, std::size_t requested) {
+  Section section = object_of(key);
+  section.add_value("peak_held_bytes", figures.peak_held_bytes);
+  section.add_value("ratio", ratio_of(figures.peak_held_bytes, requested)).add_value("ooms", figures.ooms);
+  return section.add_value("ns_per_event", figures.ns_per_event > 0 ? Json(figures.ns_per_event) : nullptr);
 }
 
 }  // namespace
@@ -101,25 +118,12 @@ Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const 
   comparison.events = trace.event_count;
   comparison.peak_requested_bytes = peak_live_bytes(trace);
   double done = 0;
-  for (const Policy policy : kPolicies) {
+  for (const Policy::Heap heap : kHeaps) {
     PolicyFigures Comparison::*const figures[] = {&Comparison::native, &Comparison::expandable, &Comparison::pages};
-    comparison.*figures[index_of(policy)] = timed_figures_of(trace, policy, device_bytes);
-    progress(++done / static_cast<double>(kPolicyCount));
+    comparison.*figures[index_of(heap)] = timed_figures_of(trace, heap, device_bytes);
+    progress(++done / static_cast<double>(kHeapCount));
   }
   return comparison;
-}
-
-std::string to_text(const std::vector<Comparison>& comparisons, const Style& style) {
-  std::size_t name_width = std::string_view("together").size();
-  for (const Comparison& one : comparisons) name_width = std::max(name_width, trace_name(one.trace).size());
-  std::string text = headings(name_width, style);
-  for (const Comparison& one : comparisons) text += row(trace_name(one.trace), name_width, one, style);
-  if (comparisons.size() > 1) text += row("together", name_width, sum_of(comparisons), style);
-  text += "\n" + wrapped(kLegend, 0) + "\n";
-  for (const Comparison& one : comparisons) text += failures_text_of(one);
-  std::string sentence = wrapped(conclusion(comparisons), 0);
-  sentence.pop_back();  // the newline is not bold
-  return text + style.bold(sentence) + "\n";
 }
 
 std::string conclusion(const std::vector<Comparison>& comparisons) {
@@ -132,16 +136,25 @@ std::string conclusion(const std::vector<Comparison>& comparisons) {
                      sum.pages.ns_per_event, sum.native.ns_per_event);
 }
 
-std::string to_json(const Comparison& comparison) {
+Section report_of(const Comparison& comparison) {
   const std::size_t requested = comparison.peak_requested_bytes;
-  nlohmann::ordered_json json;
-  json["trace"] = comparison.trace;
-  json["events"] = comparison.events;
-  json["peak_requested_bytes"] = requested;
-  json["pytorch"] = json_of_policy(comparison.native, requested);
-  json["pytorch_expandable_segments"] = json_of_policy(comparison.expandable, requested);
-  json["page_heap"] = json_of_policy(comparison.pages, requested);
-  return text_of(json);
+  Section section;
+  section.add_value("trace", comparison.trace).add_value("events", comparison.events);
+  section.add_value("peak_requested_bytes", requested);
+  section.add(policy_section("pytorch", comparison.native, requested));
+  section.add(policy_section("pytorch_expandable_segments", comparison.expandable, requested));
+  return section.add(policy_section("page_heap", comparison.pages, requested));
+}
+
+Section report_of(const std::vector<Comparison>& comparisons) {
+  Section section;
+  section.add(comparison_table(comparisons)).add(Note{.text = "", .is_wrapped = false});
+  section.add(Note{.text = std::string(kLegend)}).add(Note{.text = "", .is_wrapped = false});
+  for (const Comparison& one : comparisons) {
+    if (std::string failures = failures_text_of(one); !failures.empty())
+      section.add(Note{.text = std::move(failures), .is_wrapped = false});
+  }
+  return section.add(Note{.text = conclusion(comparisons), .is_bold = true});
 }
 
 }  // namespace cachalot::tools

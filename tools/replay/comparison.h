@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/replay/policies.h"
 #include "tools/replay/trace_reader.h"
 
@@ -24,13 +24,13 @@ struct Comparison {
 // Returns what the policies do on a device of this size. `progress` is called now and then with the part done, 0 to 1.
 Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const std::function<void(double)>& progress);
 
-// Returns a table with one line for each trace, what its columns mean, and one sentence that sums it up.
-std::string to_text(const std::vector<Comparison>& comparisons, const Style& style);
-
 // Returns the sentence: "On these 9 traces together the page heap holds 17.0 % less memory than PyTorch's policy …".
 std::string conclusion(const std::vector<Comparison>& comparisons);
 
-// Returns a JSON object on one line, without the newline.
-std::string to_json(const Comparison& comparison);
+// Returns the figures of one comparison, for programs.
+Section report_of(const Comparison& comparison);
+
+// Returns, for people, a table with one line for each trace, what its columns mean, and the sentence that sums it up.
+Section report_of(const std::vector<Comparison>& comparisons);
 
 }  // namespace cachalot::tools

@@ -18,10 +18,18 @@
 namespace cachalot::tools {
 namespace {
 
-using Heap = AllocatorPolicy::Heap;
+using Heap = Policy::Heap;
 using Sizes = std::initializer_list<std::size_t>;
 
 constexpr std::size_t kMostDivisions = 16;
+
+struct NamedHeap {
+  std::string_view name;
+  std::string_view key;
+};
+
+constexpr std::array<NamedHeap, kHeapCount> kNamed = {
+    {{"PyTorch", "pytorch"}, {"expandable segments", "expandable_segments"}, {"page heap", "page_heap"}}};
 
 // "a:1,b:2".
 class OptionList {
@@ -36,7 +44,7 @@ class OptionList {
   std::string text_;
 };
 
-OptionList options_of(const AllocatorPolicy& policy) {
+OptionList options_of(const Policy& policy) {
   OptionList list;
   if (policy.heap == Heap::expandable_segments) list.add("expandable_segments", "True");
   if (policy.heap == Heap::pages) list.add("heap", "pages");
@@ -46,7 +54,7 @@ OptionList options_of(const AllocatorPolicy& policy) {
     list.add("garbage_collection_threshold", policy.garbage_collection_threshold);
   if (policy.page_size_mb != 0) list.add("page_size_mb", policy.page_size_mb);
   if (policy.remap_slack != 0) list.add("remap_slack", policy.remap_slack);
-  if (policy.cross_stream != AllocatorPolicy().cross_stream) list.add("cross_stream", policy.cross_stream);
+  if (policy.cross_stream != Policy().cross_stream) list.add("cross_stream", policy.cross_stream);
   return list;
 }
 
@@ -64,19 +72,34 @@ std::size_t largest_segment(const ProgramShape& shape, bool is_rounded) {
 
 }  // namespace
 
-std::string key_of(const AllocatorPolicy& policy) {
+std::string_view name_of(Policy::Heap heap) { return kNamed[index_of(heap)].name; }
+std::string_view key_of(Policy::Heap heap) { return kNamed[index_of(heap)].key; }
+
+Policy policy_named(const std::string& name) {
+  if (name == "native") return {};
+  // cachalot's option "expandable_segments:True" would be the page heap; a user of PyTorch means PyTorch's allocator.
+  if (name == "expandable" || name == "expandable_segments:True") return {.heap = Heap::expandable_segments};
+  if (name == "pages") return {.heap = Heap::pages};
+  parse_options(name);
+  return {.options = name};
+}
+
+std::string key_of(const Policy& policy) {
+  if (!policy.options.empty()) return policy.options;
   const std::string text = options_of(policy).text();
   return text.empty() ? "native" : text;
 }
 
-std::string config_of(const AllocatorPolicy& policy) {
+std::string config_of(const Policy& policy) {
+  if (!policy.options.empty()) return policy.options;
   OptionList list = options_of(policy);
   if (policy.heap == Heap::segments) list.add("heap", "segments");
   if (policy.limit_bytes != 0) list.add("limit", fmt::format("{}B", policy.limit_bytes));
   return list.text();
 }
 
-std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes) {
+std::string line_of(const Policy& policy, std::size_t device_bytes) {
+  if (!policy.options.empty()) return "python -m cachalot run --config " + policy.options;
   OptionList list = options_of(policy);
   if (list.text().empty()) return "";
   if (policy.heap == Heap::pages) return "python -m cachalot run --config " + list.text();
@@ -90,8 +113,8 @@ double fraction_of(std::size_t limit_bytes, std::size_t device_bytes) {
   return std::clamp(std::ceil(exact * kSteps), 1.0, kSteps - 1) / kSteps;
 }
 
-std::vector<AllocatorPolicy> usual_policies() {
-  std::vector<AllocatorPolicy> policies = {{}};
+std::vector<Policy> usual_policies() {
+  std::vector<Policy> policies = {{}};
   for (const std::size_t size : Sizes{32, 128, 512}) policies.push_back({.max_split_size_mb = size});
   for (const std::size_t divisions : Sizes{4, 8}) policies.push_back({.roundup_power2_divisions = divisions});
   for (const double threshold : {0.6, 0.8}) policies.push_back({.garbage_collection_threshold = threshold});
@@ -102,8 +125,8 @@ std::vector<AllocatorPolicy> usual_policies() {
   return policies;
 }
 
-std::vector<AllocatorPolicy> policies_of_sweep() {
-  std::vector<AllocatorPolicy> policies;
+std::vector<Policy> policies_of_sweep() {
+  std::vector<Policy> policies;
   for (const std::size_t size : Sizes{0, 20, 32, 64, 128, 256, 512, 1024}) {
     for (const std::size_t divisions : Sizes{0, 1, 2, 4, 8, 16}) {
       for (const double threshold : {0.0, 0.6, 0.7, 0.8, 0.9, 0.95}) {
@@ -149,20 +172,18 @@ ProgramShape shape_of(const Trace& trace) {
   return shape;
 }
 
-AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape) {
-  AllocatorPolicy active = policy;
+Policy without_idle_options(const Policy& policy, const ProgramShape& shape) {
+  Policy active = policy;
   if (std::ranges::count(shape.divisions_without_effect, active.roundup_power2_divisions) > 0)
     active.roundup_power2_divisions = 0;
   const bool is_rounded = active.roundup_power2_divisions != 0;
   if (shape.largest_request == 0 || active.max_split_size_mb * kMiB > largest_segment(shape, is_rounded))
     active.max_split_size_mb = 0;
-  if (shape.streams <= 1) active.cross_stream = AllocatorPolicy().cross_stream;
+  if (shape.streams <= 1) active.cross_stream = Policy().cross_stream;
   return active;
 }
 
 namespace {
-
-using Heap = AllocatorPolicy::Heap;
 
 constexpr std::size_t kSmallestDevice = 2 * kMiB;
 
@@ -188,22 +209,17 @@ bool play(const Trace& trace, ReplayWorld& world, PolicyFigures& figures, const 
 
 }  // namespace
 
-ReplayedHeap heap_of(const AllocatorPolicy& policy) {
-  if (policy.heap == Heap::expandable_segments) return {};
-  return {config_of(policy)};
-}
-
-std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
+std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy, std::size_t device_bytes,
                                         const std::atomic<std::size_t>* most_held_bytes) {
   PolicyFigures figures;
-  if (!heap.config) {
+  if (policy.heap == Heap::expandable_segments) {
     const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
     figures.peak_held_bytes = expandable.peak_reserved_bytes;
     figures.ooms = expandable.ooms;
     figures.driver_us = driver_us_of_growth(expandable);
     return figures;
   }
-  ReplayWorld world(trace, options_of(*heap.config, device_bytes));
+  ReplayWorld world(trace, options_of(config_of(policy), device_bytes));
   if (!play(trace, world, figures, most_held_bytes)) return std::nullopt;
   world.free_all();
   figures.peak_held_bytes = world.device().peak_used_bytes();
@@ -211,12 +227,7 @@ std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& 
   return figures;
 }
 
-bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes) {
-  if (!heap.config) return play_on_expandable_segments(trace, device_bytes, /*until_failure=*/true).ooms == 0;
-  return device_bytes >= kSmallestDevice && completes(trace, options_of(*heap.config, device_bytes), device_bytes);
-}
-
-double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes) {
+double host_ns_per_event(const Trace& trace, const Policy& policy, std::size_t device_bytes) {
   if (policy.heap == Heap::expandable_segments || trace.event_count == 0) return 0;
   constexpr std::size_t kWantedEvents = 1'000'000;  // some tenth of a second
   constexpr std::size_t kMostPasses = 20;
@@ -225,59 +236,45 @@ double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std:
   return static_cast<double>(ns) / static_cast<double>(trace.event_count);
 }
 
-PolicyOnTrace::PolicyOnTrace(std::shared_ptr<const Trace> trace, std::size_t live_bytes, AllocatorPolicy policy,
-                             std::optional<std::size_t> held_bytes)
-    : trace_(std::move(trace)), live_bytes_(live_bytes), policy_(policy), held_bytes_(held_bytes) {}
-
-// A policy that collects garbage never does where what it holds without is below that part of the limit.
-std::size_t PolicyOnTrace::held_bytes() {
-  if (held_bytes_) return *held_bytes_;
-  AllocatorPolicy policy = policy_;
-  policy.limit_bytes = 0;
-  const double threshold = std::exchange(policy.garbage_collection_threshold, 0);
-  const PolicyFigures figures = *figures_of(*trace_, heap_of(policy), kEnoughBytes);
-  CACHALOT_REQUIRE(figures.ooms == 0, "{}: of {} of memory, {} allocations had none", trace_->path,
-                   format_bytes(kEnoughBytes), figures.ooms);
-  const std::size_t held = figures.peak_held_bytes;
-  held_bytes_ = threshold == 0 ? held : static_cast<std::size_t>(static_cast<double>(held) / threshold) + 1;
-  return *held_bytes_;
-}
-
-bool PolicyOnTrace::fits(std::size_t bytes) {
-  if (bytes < live_bytes_) return false;
-  if (bytes >= held_bytes()) return true;
-  const auto [found, is_new] = answers_.try_emplace(bytes, false);
-  if (!is_new) return found->second;
-  AllocatorPolicy policy = policy_;
-  if (policy.garbage_collection_threshold != 0) policy.limit_bytes = bytes;
-  return found->second = completes_on(*trace_, heap_of(policy), bytes);
-}
-
 namespace {
 
-struct NamedPolicy {
-  std::string_view name;
-  std::string_view key;
-  AllocatorPolicy::Heap heap;
-};
-
-constexpr std::array<NamedPolicy, kPolicyCount> kNamed = {
-    {{"PyTorch", "pytorch", AllocatorPolicy::Heap::segments},
-     {"expandable segments", "expandable_segments", AllocatorPolicy::Heap::expandable_segments},
-     {"page heap", "page_heap", AllocatorPolicy::Heap::pages}}};
+// Returns whether each allocation of the trace, played once, succeeds on a device of this size.
+bool completes_on(const Trace& trace, Policy policy, std::size_t device_bytes) {
+  if (policy.heap == Heap::expandable_segments)
+    return play_on_expandable_segments(trace, device_bytes, /*until_failure=*/true).ooms == 0;
+  if (policy.garbage_collection_threshold != 0) policy.limit_bytes = device_bytes;
+  return device_bytes >= kSmallestDevice && completes(trace, options_of(config_of(policy), device_bytes), device_bytes);
+}
 
 }  // namespace
 
-std::string_view name_of(Policy policy) { return kNamed[index_of(policy)].name; }
-AllocatorPolicy settings_of(Policy policy) { return {.heap = kNamed[index_of(policy)].heap}; }
-std::string_view key_of(Policy policy) { return kNamed[index_of(policy)].key; }
-std::string setting_of(Policy policy) { return line_of(settings_of(policy), kEnoughBytes); }
+MemoryNeed::MemoryNeed(std::shared_ptr<const Trace> trace)
+    : trace_(std::move(trace)), live_bytes_(peak_live_bytes(*trace_)) {}
 
-PolicyFit::PolicyFit(Trace trace)
-    : trace_(std::make_shared<const Trace>(std::move(trace))), live_bytes_(peak_live_bytes(*trace_)) {}
+// A policy that collects garbage never does where what it holds without is below that part of the limit.
+std::size_t MemoryNeed::held_bytes(const Policy& policy) {
+  std::optional<std::size_t>& held_bytes = known_[policy].held_bytes;
+  if (held_bytes) return *held_bytes;
+  Policy without_limit = policy;
+  without_limit.limit_bytes = 0;
+  const double threshold = std::exchange(without_limit.garbage_collection_threshold, 0);
+  const PolicyFigures figures = *figures_of(*trace_, without_limit, kEnoughBytes);
+  CACHALOT_REQUIRE(figures.ooms == 0, "{}: of {} of memory, {} allocations had none", trace_->path,
+                   format_bytes(kEnoughBytes), figures.ooms);
+  const std::size_t held = figures.peak_held_bytes;
+  held_bytes = threshold == 0 ? held : static_cast<std::size_t>(static_cast<double>(held) / threshold) + 1;
+  return *held_bytes;
+}
 
-PolicyOnTrace& PolicyFit::of(Policy policy) {
-  return policies_.try_emplace(policy, trace_, live_bytes_, settings_of(policy)).first->second;
+bool MemoryNeed::fits(const Policy& policy, std::size_t bytes) {
+  if (bytes < live_bytes_) return false;
+  if (bytes >= held_bytes(policy)) return true;
+  Known& known = known_[policy];
+  if (bytes <= known.too_few) return false;
+  if (bytes >= known.enough) return true;
+  const bool is_enough = completes_on(*trace_, policy, bytes);
+  (is_enough ? known.enough : known.too_few) = bytes;
+  return is_enough;
 }
 
 }  // namespace cachalot::tools

@@ -1,5 +1,4 @@
-// The allocator policies that can be advised, as data: settings of PyTorch's own allocator, and of the page heap; and what
-// a program's allocations come to under each.
+// Allocator policies, and what a program's allocations come to under each.
 #pragma once
 
 #include <array>
@@ -12,14 +11,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
 
-// The allocator policies that can be advised, as data: settings of PyTorch's own allocator, and of the page heap.
-struct AllocatorPolicy {
+// An allocator policy, as data: settings of PyTorch's own allocator or of the page heap.
+struct Policy {
+  // The heaps in the order of tables: PyTorch's default, its expandable segments, and cachalot's page heap.
   enum class Heap : std::uint8_t { segments, expandable_segments, pages };
 
   Heap heap = Heap::segments;
@@ -32,31 +33,47 @@ struct AllocatorPolicy {
   std::size_t page_size_mb = 0;
   double remap_slack = 0;
   std::string_view cross_stream = "completed";
+  // Options (options.h) in place of all of these; "": none. The heap of expandable segments has none.
+  std::string options{};
 
-  friend auto operator<=>(const AllocatorPolicy&, const AllocatorPolicy&) = default;  // NOLINT(modernize-use-nullptr)
+  friend auto operator<=>(const Policy&, const Policy&) = default;  // NOLINT(modernize-use-nullptr)
 };
+
+inline constexpr std::array kHeaps = {Policy::Heap::segments, Policy::Heap::expandable_segments, Policy::Heap::pages};
+inline constexpr std::size_t kHeapCount = kHeaps.size();
+
+// Returns the heap's place in an array with an element for each.
+constexpr std::size_t index_of(Policy::Heap heap) { return static_cast<std::size_t>(heap); }
+// Returns "PyTorch", "expandable segments" or "page heap".
+std::string_view name_of(Policy::Heap heap);
+// Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".
+std::string_view key_of(Policy::Heap heap);
+
+// Returns the policy that a user names: "native", "expandable", "pages", or options of cachalot's allocator.
+// "expandable_segments:True" is PyTorch's, too. Throws InvalidArgument for options that the allocator refuses.
+Policy policy_named(const std::string& name);
 
 // Returns its name in tables and JSON, the options that differ from PyTorch's default: "native",
 // "max_split_size_mb:128", "expandable_segments:True", "heap:pages,page_size_mb:2". A limit is not part of it.
-std::string key_of(const AllocatorPolicy& policy);
+std::string key_of(const Policy& policy);
 
 // Returns the options for a replay (options.h). Not for expandable segments, which are a model.
-std::string config_of(const AllocatorPolicy& policy);
+std::string config_of(const Policy& policy);
 
 // Returns the setting for the user, or the words before the program, on a GPU of `device_bytes`; "" for PyTorch's
 // default.
-std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes);
+std::string line_of(const Policy& policy, std::size_t device_bytes);
 
 // Returns the fraction of a device that PyTorch is to be given as a limit of about `limit_bytes`: four decimals, above 0
 // and below 1.
 double fraction_of(std::size_t limit_bytes, std::size_t device_bytes);
 
 // Returns the policies of a usual table, PyTorch's default first. Those with garbage collection do not have a limit yet.
-std::vector<AllocatorPolicy> usual_policies();
+std::vector<Policy> usual_policies();
 
 // Returns all combinations of max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold, and of the page
 // heap's options, PyTorch's default first.
-std::vector<AllocatorPolicy> policies_of_sweep();
+std::vector<Policy> policies_of_sweep();
 
 // The properties of a program that decide whether an option has an effect.
 struct ProgramShape {
@@ -71,7 +88,7 @@ ProgramShape shape_of(const Trace& trace);
 //
 // max_split_size_mb has none if it is above the largest segment; roundup_power2_divisions, if it rounds no request to another
 // size; cross_stream, if there is one stream.
-AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape);
+Policy without_idle_options(const Policy& policy, const ProgramShape& shape);
 
 // Figures of one program's allocations under one policy: on a device, and the smallest device on which they succeed.
 
@@ -90,81 +107,43 @@ struct PolicyFigures {
   double ns_per_event = 0;  // host time; 0 where it is not measured
 };
 
-// The way to replay a trace: on a heap of cachalot with options (options.h), or on the model of PyTorch's expandable
-// segments.
-struct ReplayedHeap {
-  std::optional<std::string> config;  // nullopt: expandable segments
-};
-
-ReplayedHeap heap_of(const AllocatorPolicy& policy);
-
 // Returns the figures except the host time of one play of the trace. Returns nullopt, at once, where more than
 // `most_held_bytes` are held. Thread-safe.
-std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
+std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy, std::size_t device_bytes,
                                         const std::atomic<std::size_t>* most_held_bytes = nullptr);
-// Returns whether each allocation of the trace, played once, succeeds on a device of this size. Thread-safe.
-bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes);
-
 // Returns the host time of an event in nanoseconds, of the fastest of some plays; 0 for expandable segments, which are a
 // model. Meaningful only while nothing else runs.
-double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes);
+double host_ns_per_event(const Trace& trace, const Policy& policy, std::size_t device_bytes);
 
-// A PolicyOnTrace finds the devices on which a trace's program completes with one policy. Each answer is computed once, by
-// a replay until the first allocation that fails; no replay is needed below the most live memory, nor from the memory on
-// that the policy holds without a limit. Garbage collection has the device as its limit. Not thread-safe.
-class PolicyOnTrace {
+// A MemoryNeed answers whether a trace's program completes on a device, by policy: each answer once, by a replay until the
+// first allocation that fails. A size that is enough makes every larger one enough. No replay is needed below the most live
+// memory, nor from the memory on that the policy holds without a limit. Garbage collection has the device as its limit.
+// Not thread-safe.
+class MemoryNeed {
  public:
-  // `held_bytes`: on a device with enough of them, where that is known.
-  PolicyOnTrace(std::shared_ptr<const Trace> trace, std::size_t live_bytes, AllocatorPolicy policy,
-                std::optional<std::size_t> held_bytes = std::nullopt);
-
-  // Returns the most bytes that the policy holds on a device with enough of them; of one that collects garbage, from how
-  // large a device on it does not.
-  std::size_t held_bytes();
-  bool fits(std::size_t bytes);
-
- private:
-  std::shared_ptr<const Trace> trace_;
-  std::size_t live_bytes_;
-  AllocatorPolicy policy_;
-  std::optional<std::size_t> held_bytes_;
-  std::map<std::size_t, bool> answers_;
-};
-
-// Finds the memory need of the program that made a trace's allocations, by allocator policy.
-enum class Policy : std::uint8_t { pytorch, expandable_segments, page_heap };
-
-inline constexpr std::array kPolicies = {Policy::pytorch, Policy::expandable_segments, Policy::page_heap};
-inline constexpr std::size_t kPolicyCount = kPolicies.size();
-
-// Returns its place in an array with an element for each policy.
-constexpr std::size_t index_of(Policy policy) { return static_cast<std::size_t>(policy); }
-// Returns "PyTorch", "expandable segments" or "page heap".
-std::string_view name_of(Policy policy);
-// Returns its settings.
-AllocatorPolicy settings_of(Policy policy);
-// Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".
-std::string_view key_of(Policy policy);
-// Returns what a user sets or runs to have the policy; "" for PyTorch's, which is the default.
-std::string setting_of(Policy policy);
-
-// A PolicyFit answers whether a trace's program fits into a given memory, with each policy. Not thread-safe.
-class PolicyFit {
- public:
-  explicit PolicyFit(Trace trace);
+  explicit MemoryNeed(std::shared_ptr<const Trace> trace);
+  explicit MemoryNeed(Trace trace) : MemoryNeed(std::make_shared<const Trace>(std::move(trace))) {}
 
   // Returns the most bytes that live at once: whatever the policy, less is not enough.
   std::size_t live_bytes() const { return live_bytes_; }
-  // Returns the most bytes that the policy holds on a device with enough of them.
-  std::size_t held_bytes(Policy policy) { return of(policy).held_bytes(); }
-  bool fits(Policy policy, std::size_t bytes) { return of(policy).fits(bytes); }
+  // Returns the most bytes that the policy holds on a device with enough of them; of one that collects garbage, from how
+  // large a device on it does not.
+  std::size_t held_bytes(const Policy& policy);
+  bool fits(const Policy& policy, std::size_t bytes);
+  // Tells what held_bytes returns, where it is known.
+  void set_held(const Policy& policy, std::size_t bytes) { known_[policy].held_bytes = bytes; }
 
  private:
-  PolicyOnTrace& of(Policy policy);
+  // Bytes of devices.
+  struct Known {
+    std::optional<std::size_t> held_bytes;
+    std::size_t too_few = 0;
+    std::size_t enough = kEnoughBytes;
+  };
 
   std::shared_ptr<const Trace> trace_;
   std::size_t live_bytes_;
-  std::map<Policy, PolicyOnTrace> policies_;
+  std::map<Policy, Known> known_;
 };
 
 }  // namespace cachalot::tools

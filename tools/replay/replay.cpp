@@ -100,6 +100,8 @@ std::shared_ptr<SimulatedDevice> make_device(std::size_t bytes, const ReplayOpti
   SimulatedDevice::Config config;
   config.memory_bytes = bytes;
   config.check_hazards = options.check_hazards;
+  config.latency.set_access_us_per_mapping = options.access_us_per_mapping;
+  config.mapping_waits = options.mapping_waits;
   if (!options.uses_host) config.managed_host_bytes = 0;
   return std::make_shared<SimulatedDevice>(config);
 }
@@ -213,7 +215,7 @@ class LateAllocations {
 };
 
 // After an event of an iteration, both counted from 0.
-struct Moment {
+struct PlayedMoment {
   int iteration = 0;
   std::size_t event = 0;
 };
@@ -248,7 +250,7 @@ class Measurement {
   }
 
   // Returns the moment when reserved bytes first reached their peak.
-  Moment finish() {
+  PlayedMoment finish() {
     fill_in(result_, world_.allocator().memory_stats());
     fill_in(result_, world_.device());
     result_.late_allocations = late_.count();
@@ -282,10 +284,10 @@ class Measurement {
   std::optional<StepsWriter> steps_;
   int iteration_ = 0;
   std::size_t peak_reserved_ = 0;
-  Moment peak_;
+  PlayedMoment peak_;
 };
 
-Moment measure(const Trace& trace, const ReplayOptions& options, ReplayResult& result, Progress& progress) {
+PlayedMoment measure(const Trace& trace, const ReplayOptions& options, ReplayResult& result, Progress& progress) {
   Measurement measurement(trace, options, result);
   for (int i = 0; i < options.iterations; ++i) measurement.play_iteration(progress);
   return measurement.finish();
@@ -304,7 +306,7 @@ bool play_events(ReplayWorld& world, const Trace& trace, std::size_t end, bool u
   return all_served;
 }
 
-void play_until(ReplayWorld& world, const Trace& trace, Moment moment) {
+void play_until(ReplayWorld& world, const Trace& trace, PlayedMoment moment) {
   for (int i = 0; i < moment.iteration; ++i) {
     play_events(world, trace, trace.event_count, /*until_failure=*/false);
     world.end_iteration();
@@ -313,7 +315,7 @@ void play_until(ReplayWorld& world, const Trace& trace, Moment moment) {
 }
 
 // A replay is deterministic, so fragmentation is looked at once instead of at every new peak.
-void measure_fragmentation(const Trace& trace, const ReplayOptions& options, Moment moment, ReplayResult& result) {
+void measure_fragmentation(const Trace& trace, const ReplayOptions& options, PlayedMoment moment, ReplayResult& result) {
   ReplayWorld world(trace, options);
   play_until(world, trace, moment);
   const Fragmentation fragmentation = world.allocator().fragmentation();
@@ -493,7 +495,7 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   if (options.models_expandable_segments) {
     result.expandable_us = driver_us_of_growth(play_on_expandable_segments(trace, options.device_bytes));
   }
-  const Moment peak = measure(trace, options, result, progress);
+  const PlayedMoment peak = measure(trace, options, result, progress);
   if (options.measure_fragmentation) measure_fragmentation(trace, options, peak, result);
   progress.done(iterations * events);
   const std::int64_t ns = time_best_pass(trace, options, options.repeat, [&](int) { progress.done(events); });

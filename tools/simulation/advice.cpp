@@ -152,7 +152,7 @@ class Steps {
 
 // A policy that was replayed, and what is known of it.
 struct Candidate {
-  AllocatorPolicy policy;
+  Policy policy;
   std::size_t number = 0;  // in the list of policies, which begins with the simplest
   std::optional<PolicyFigures> figures;
   PolicyAdvice advice;
@@ -162,12 +162,12 @@ auto rank_of(const Candidate& one) {
   return std::tuple(one.figures->ooms, one.figures->peak_held_bytes, one.figures->driver_us, one.number);
 }
 
-AllocatorPolicy without_limit(AllocatorPolicy policy) {
+Policy without_limit(Policy policy) {
   policy.limit_bytes = 0;
   return policy;
 }
 
-AllocatorPolicy without_collection(AllocatorPolicy policy) {
+Policy without_collection(Policy policy) {
   policy.garbage_collection_threshold = 0;
   return without_limit(policy);
 }
@@ -179,13 +179,13 @@ class Advising {
         on_(on),
         options_(options),
         shape_(shape_of(*program.trace)),
-        live_bytes_(peak_live_bytes(*program.trace)),
+        need_(program.trace),
         best_(options.sweep ? options.top : std::nullopt),
         steps_(options.progress) {}
 
   Advice make(std::vector<Card> gpus) {
     std::ranges::stable_sort(gpus, {}, &Card::memory_bytes);
-    const std::vector<AllocatorPolicy> policies = options_.sweep ? policies_of_sweep() : usual_policies();
+    const std::vector<Policy> policies = options_.sweep ? policies_of_sweep() : usual_policies();
     replay_native();
     replay_others(policies);
     replay_collecting(policies);
@@ -202,17 +202,15 @@ class Advising {
 
   void replay_native() {
     steps_.expect(1);
-    const auto play = [&](const Trace& trace) {
-      return *figures_of(trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
-    };
+    const auto play = [&](const Trace& trace) { return *figures_of(trace, Policy(), on_.usable_bytes); };
     PolicyFigures native = play(program_.trace_as_recorded ? *program_.trace_as_recorded : *program_.trace);
     if (program_.trace_as_recorded && native.ooms > 0) {  // on a smaller device the program would have begun with less
       const PolicyFigures afresh = play(*program_.trace);
       if (afresh.ooms < native.ooms) native = afresh;
     }
-    known_[AllocatorPolicy()] = native;
-    if (program_.policy != AllocatorPolicy())
-      known_[program_.policy] = figures_of(*program_.trace, heap_of(program_.policy), on_.usable_bytes);
+    known_[Policy()] = native;
+    if (program_.policy != Policy())
+      known_[program_.policy] = figures_of(*program_.trace, program_.policy, on_.usable_bytes);
     best_.add(native);
     steps_.done();
     const double fraction = fraction_of(native.peak_held_bytes, on_.memory_bytes);
@@ -220,44 +218,44 @@ class Advising {
   }
 
   // Replays each policy once that is not known.
-  void replay(const std::vector<AllocatorPolicy>& policies) {
-    std::vector<std::pair<AllocatorPolicy, Figures>> jobs;
-    for (const AllocatorPolicy& policy : policies) {
+  void replay(const std::vector<Policy>& policies) {
+    std::vector<std::pair<Policy, Figures>> jobs;
+    for (const Policy& policy : policies) {
       if (known_.try_emplace(policy, std::nullopt).second) jobs.emplace_back(policy, std::nullopt);
     }
     steps_.expect(jobs.size());
     run_in_parallel(jobs.size(), options_.jobs, [&](std::size_t i) {
-      jobs[i].second = figures_of(*program_.trace, heap_of(jobs[i].first), on_.usable_bytes, best_.most());
+      jobs[i].second = figures_of(*program_.trace, jobs[i].first, on_.usable_bytes, best_.most());
       if (jobs[i].second) best_.add(*jobs[i].second);
       steps_.done();
     });
     for (const auto& [policy, figures] : jobs) known_[policy] = figures;
   }
 
-  void replay_others(const std::vector<AllocatorPolicy>& policies) {
-    std::vector<AllocatorPolicy> others;
-    for (const AllocatorPolicy& policy : policies) {
+  void replay_others(const std::vector<Policy>& policies) {
+    std::vector<Policy> others;
+    for (const Policy& policy : policies) {
       if (policy.garbage_collection_threshold == 0) others.push_back(without_idle_options(policy, shape_));
     }
     replay(others);
   }
 
-  void replay_collecting(const std::vector<AllocatorPolicy>& policies) {
-    std::vector<AllocatorPolicy> collecting;
-    for (const AllocatorPolicy& policy : policies) {
+  void replay_collecting(const std::vector<Policy>& policies) {
+    std::vector<Policy> collecting;
+    for (const Policy& policy : policies) {
       if (policy.garbage_collection_threshold != 0) collecting.push_back(active(policy));
     }
-    std::erase_if(collecting, [](const AllocatorPolicy& policy) { return policy.garbage_collection_threshold == 0; });
+    std::erase_if(collecting, [](const Policy& policy) { return policy.garbage_collection_threshold == 0; });
     replay(collecting);
   }
 
   // The policy that holds the same and has no option without effect. Garbage is not collected where no more is ever held than
   // the part of the limit that is left alone.
-  AllocatorPolicy active(AllocatorPolicy policy) const {
+  Policy active(Policy policy) const {
     policy = without_idle_options(policy, shape_);
     if (policy.garbage_collection_threshold == 0) return policy;
     policy.limit_bytes = limit_bytes_;
-    const AllocatorPolicy base = without_collection(policy);
+    const Policy base = without_collection(policy);
     const auto known = known_.find(base);
     const double left_alone = policy.garbage_collection_threshold * static_cast<double>(limit_bytes_);
     const bool never_collects =
@@ -267,7 +265,7 @@ class Advising {
 
   // Returns the policies to list, the best first: in a sweep one of those with equal figures, and as many as are
   // requested.
-  std::vector<Candidate> listed(const std::vector<AllocatorPolicy>& policies) const {
+  std::vector<Candidate> listed(const std::vector<Policy>& policies) const {
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < policies.size(); ++i) {
       Candidate one{.policy = policies[i], .number = i, .figures = known_.at(active(policies[i])), .advice = {}};
@@ -304,18 +302,18 @@ class Advising {
   }
 
   void try_on(const std::vector<Card>& gpus, Candidate& one) const {
-    const AllocatorPolicy policy = active(one.policy);
+    const Policy policy = active(one.policy);
     const bool completes = one.figures->ooms == 0 && policy.limit_bytes == 0;
-    PolicyOnTrace on_trace(program_.trace, live_bytes_, policy,
-                           completes ? std::optional(one.figures->peak_held_bytes) : std::nullopt);
+    MemoryNeed need = need_;
+    if (completes) need.set_held(policy, one.figures->peak_held_bytes);
     const auto left = [&](std::size_t bytes) { return bytes - std::min(bytes, program_.other_bytes); };
     for (const Card& gpu : gpus) {
-      if (program_.ends_with_failure || !on_trace.fits(left(gpu.usable_bytes()))) continue;
+      if (program_.ends_with_failure || !need.fits(policy, left(gpu.usable_bytes()))) continue;
       one.advice.gpus.push_back(gpu.key);
       if (!one.advice.smallest_gpu.empty()) continue;
       one.advice.smallest_gpu = gpu.key;
       one.advice.smallest_gpu_bytes = gpu.memory_bytes;
-      one.advice.is_smallest_unsure = !on_trace.fits(left(gpu.least_usable_bytes()));
+      one.advice.is_smallest_unsure = !need.fits(policy, left(gpu.least_usable_bytes()));
     }
   }
 
@@ -334,7 +332,7 @@ class Advising {
     advice.device = program_.device;
     advice.events = program_.trace->event_count;
     advice.ends_with_failure = program_.ends_with_failure;
-    advice.peak_requested_bytes = live_bytes_;
+    advice.peak_requested_bytes = need_.live_bytes();
     advice.on = on_;
     advice.recorded_reserved_bytes = program_.recorded_reserved_bytes;
     advice.settings = settings;
@@ -352,17 +350,17 @@ class Advising {
   const ReplayDevice& on_;
   const AdviceOptions& options_;
   ProgramShape shape_;
-  std::size_t live_bytes_;
+  MemoryNeed need_;
   BestHeld best_;
   Steps steps_;
-  std::size_t limit_bytes_ = 0;               // for garbage collection: what PyTorch's default holds
-  std::map<AllocatorPolicy, Figures> known_;  // nullopt: more than the best
+  std::size_t limit_bytes_ = 0;      // for garbage collection: what PyTorch's default holds
+  std::map<Policy, Figures> known_;  // nullopt: more than the best
 };
 
 }  // namespace
 
 const PolicyAdvice& Advice::native() const {
-  return *std::ranges::find(policies, key_of(AllocatorPolicy()), &PolicyAdvice::policy);
+  return *std::ranges::find(policies, key_of(Policy()), &PolicyAdvice::policy);
 }
 
 const PolicyAdvice& Advice::of_program() const { return *std::ranges::find(policies, policy, &PolicyAdvice::policy); }
@@ -401,35 +399,66 @@ std::string host_text(const PolicyAdvice& one, const PolicyAdvice& native) {
 
 bool has_columns(const Advice& advice) { return !advice.gpus.empty() && advice.gpus.size() <= kMostColumns; }
 
-std::string gpu_headings(const Advice& advice) {
-  std::string text;
-  if (!has_columns(advice)) return text;
-  for (const std::string& gpu : advice.gpus) text += fmt::format("  {}", gpu);
-  return text;
-}
-
-std::string gpu_cells(const PolicyAdvice& one, const Advice& advice, const Style& style) {
-  std::string text;
-  if (!has_columns(advice)) return text;
+// Adds for each GPU whether the program completes there.
+void add_answers(std::vector<Cell>& row, const PolicyAdvice& one, const Advice& advice) {
   for (const std::string& gpu : advice.gpus) {
     const bool completes = std::ranges::find(one.gpus, gpu) != one.gpus.end();
-    const std::string_view answer = advice.ends_with_failure ? "?" : completes ? "yes" : "no";
-    const std::string cell = fmt::format("  {:>{}}", answer, gpu.size());
-    text += completes ? style.good(cell) : style.bad(cell);
+    const std::string answer = advice.ends_with_failure ? "?" : completes ? "yes" : "no";
+    row.push_back({nullptr, answer, completes ? Mood::good : Mood::bad});
   }
-  return text;
 }
 
-constexpr std::string_view kRow = "{:>10} {:>8} {:>6}  {:<15} {:>9} {:>5}";
-
-std::string row_of(const PolicyAdvice& one, const Advice& advice, const Style& style) {
-  const bool is_choice = one.policy == advice.recommendation.policy;
-  const std::string figures = fmt::format(fmt::runtime(kRow), format_bytes(one.peak_reserved_bytes),
-                                          overhead_text(one.peak_reserved_bytes, advice.peak_requested_bytes), one.ooms,
-                                          smallest_text(one, advice), fmt::format("{:.1f}", one.driver_us / 1000),
-                                          host_text(one, advice.native()));
-  const std::string line = one.line.empty() ? std::string(kNoSetting) : one.line;
-  return figures + gpu_cells(one, advice, style) + "  " + (is_choice ? style.good(line) : line) + "\n";
+Table policies_table(const Advice& advice) {
+  const PolicyAdvice& native = advice.native();
+  const auto hidden = [](const char* key) { return Column{.key = key, .title = "", .views = kJsonAlone}; };
+  Table table{.key = "policies",
+              .title = fmt::format("Policies for {}", advice.file),
+              .note = fmt::format("Replayed on {}; the best first.", format_bytes(advice.on.memory_bytes)),
+              .columns = {{.key = "peak_reserved_bytes", .title = "reserved", .unit = Unit::bytes, .width = 10},
+                          {.key = "overhead", .title = "over", .unit = Unit::part, .width = 8},
+                          {.key = "ooms", .title = "fails", .unit = Unit::count, .width = 6},
+                          {.title = "smallest GPU", .width = 15, .is_left = true, .views = kForPeople},
+                          {.title = "driver ms", .unit = Unit::number, .width = 9, .views = kForPeople},
+                          {.key = "host_time", .title = "host", .unit = Unit::number, .width = 5},
+                          hidden("policy"),
+                          hidden("driver_us"),
+                          hidden("smallest_gpu"),
+                          hidden("smallest_gpu_bytes"),
+                          hidden("smallest_gpu_unsure"),
+                          hidden("gpus"),
+                          hidden("ns_per_event"),
+                          hidden("line")},
+              .indent = 0};
+  if (has_columns(advice)) {
+    for (const std::string& gpu : advice.gpus) table.columns.push_back({.title = " " + gpu, .views = kForPeople});
+  }
+  table.columns.push_back({.title = "to set", .views = kForPeople});
+  for (const PolicyAdvice& one : advice.policies) {
+    const bool has_host = one.ns_per_event > 0;
+    const double driver_ms = one.driver_us / 1000;
+    const bool has_gpu = !one.smallest_gpu.empty();
+    const Json host = has_host && native.ns_per_event > 0 ? Json(one.ns_per_event / native.ns_per_event) : nullptr;
+    std::vector<Cell> row = {one.peak_reserved_bytes,
+                             {overhead_of(one.peak_reserved_bytes, advice.peak_requested_bytes),
+                              overhead_text(one.peak_reserved_bytes, advice.peak_requested_bytes)},
+                             {one.ooms, std::to_string(one.ooms)},
+                             smallest_text(one, advice),
+                             {driver_ms, fmt::format("{:.1f}", driver_ms)},
+                             {host, host_text(one, native)},
+                             one.policy,
+                             one.driver_us,
+                             has_gpu ? Json(one.smallest_gpu) : nullptr,
+                             has_gpu ? Json(one.smallest_gpu_bytes) : nullptr,
+                             one.is_smallest_unsure,
+                             one.gpus,
+                             has_host ? Json(one.ns_per_event) : nullptr,
+                             one.line};
+    if (has_columns(advice)) add_answers(row, one, advice);
+    row.push_back({nullptr, one.line.empty() ? std::string(kNoSetting) : one.line,
+                   one.policy == advice.recommendation.policy ? Mood::good : Mood::plain});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
 }
 
 std::string place_text(const Advice& advice) {
@@ -469,14 +498,28 @@ std::string name_of(const Advice& advice) {
   return advice.device == 0 ? file : fmt::format("{} device {}", file, advice.device);
 }
 
-constexpr std::string_view kFleetRow = "{:>10} {:>10} {:>10} {:>6}  {:<{}}  {}\n";
-
-std::string fleet_row(const Advice& advice, std::size_t width) {
-  if (!advice.error.empty())
-    return fmt::format(fmt::runtime(kFleetRow), "-", "-", "-", "-", "error", width, Printable{advice.error});
-  return fmt::format(fmt::runtime(kFleetRow), format_bytes(advice.recommendation.saved_bytes),
-                     format_bytes(advice.of_program().peak_reserved_bytes), format_bytes(advice.peak_requested_bytes),
-                     advice.of_program().ooms, advice.recommendation.policy, width, name_of(advice));
+Table fleet_table(const std::vector<Advice>& advices) {
+  Table table{.title = "All files",
+              .note = "The file with most memory to be saved comes first.",
+              .columns = {{.title = "saved", .unit = Unit::bytes, .width = 10, .unknown = "-"},
+                          {.title = "reserved", .unit = Unit::bytes, .width = 10, .unknown = "-"},
+                          {.title = "requested", .unit = Unit::bytes, .width = 10, .unknown = "-"},
+                          {.title = "fails", .unit = Unit::count, .width = 6, .unknown = "-"},
+                          {.title = "recommended", .is_left = true},
+                          {.title = "to set", .views = kPageAlone},
+                          {.title = "program"}},
+              .indent = 0,
+              .views = kForPeople};
+  for (const Advice& advice : advices) {
+    if (advice.error.empty()) {
+      table.rows.push_back({advice.recommendation.saved_bytes, advice.of_program().peak_reserved_bytes,
+                            advice.peak_requested_bytes, advice.of_program().ooms, advice.recommendation.policy,
+                            advice.recommendation.line, name_of(advice)});
+    } else {
+      table.rows.push_back({nullptr, nullptr, nullptr, nullptr, "error", "", advice.error});
+    }
+  }
+  return table;
 }
 
 // "Together … can be saved: heap:pages for 3 programs, native for 1."
@@ -507,60 +550,50 @@ std::string fleet_sentence(const std::vector<Advice>& advices) {
 
 }  // namespace
 
-std::string to_text(const Advice& advice, const Style& style) {
-  std::string text = style.bold(name_of(advice)) + "\n";
-  text += fmt::format("  {} events, {} requested at the peak, played on {}\n", with_commas(advice.events),
-                      format_bytes(advice.peak_requested_bytes), place_text(advice));
+Section report_of(const Advice& advice) {
+  Section section{.title = name_of(advice)};
+  section.add_value("file", advice.file);
+  if (!advice.error.empty()) return section.add_value("error", advice.error);
+  section.add_value("device", advice.device).add_value("events", advice.events);
+  section.add_value("peak_requested_bytes", advice.peak_requested_bytes);
+  Section on = object_of("on");
+  on.add_value("gpu", advice.on.gpu.empty() ? Json(nullptr) : Json(advice.on.gpu));
+  on.add_value("memory_bytes", advice.on.memory_bytes).add_value("usable_bytes", advice.on.usable_bytes);
+  section.add(std::move(on)).add_value("recorded_reserved_bytes", or_null(advice.recorded_reserved_bytes));
+  section.add_value("gpus", advice.gpus).add_value("settings", advice.settings);
+  section.add_value("ends_with_failure", advice.ends_with_failure).add_value("replays", advice.replays);
+  section.add_value("policy", advice.policy);
+  section.add(
+      Note{.text = fmt::format("  {} events, {} requested at the peak, played on {}", with_commas(advice.events),
+                               format_bytes(advice.peak_requested_bytes), place_text(advice)),
+           .is_wrapped = false});
   if (advice.replays < advice.settings)
-    text += fmt::format("  {} of {} settings were played; the others do the same as one of these\n", advice.replays,
-                        advice.settings);
-  text += style.bold(fmt::format(fmt::runtime(kRow), "reserved", "over", "fails", "smallest GPU", "driver ms", "host") +
-                     gpu_headings(advice) + "  to set") +
-          "\n";
-  for (const PolicyAdvice& one : advice.policies) text += row_of(one, advice, style);
-  text += "\n" + wrapped(kAdviceLegend, 0);
-  if (const std::string exactness = exactness_text(advice); !exactness.empty()) text += wrapped(exactness, 0);
+    section.add(Note{.text = fmt::format("  {} of {} settings were played; the others do the same as one of these",
+                                         advice.replays, advice.settings),
+                     .is_wrapped = false});
+  section.add(policies_table(advice)).add(Note{.text = "", .is_wrapped = false});
+  section.add(Note{.text = std::string(kAdviceLegend)});
+  if (std::string exactness = exactness_text(advice); !exactness.empty())
+    section.add(Note{.text = std::move(exactness)});
   if (advice.ends_with_failure)
-    text +=
-        wrapped("The history ends where memory ran out: which GPU is enough for the whole program is not known.", 0);
-  return text + style.bold(wrapped(advice.recommendation.sentence, 0));
+    section.add(
+        Note{.text = "The history ends where memory ran out: which GPU is enough for the whole program is not known."});
+  section.add(Note{.text = advice.recommendation.sentence, .is_bold = true});
+  Section recommendation = object_of("recommendation");
+  recommendation.add_value("policy", advice.recommendation.policy).add_value("line", advice.recommendation.line);
+  recommendation.add_value("saved_bytes", advice.recommendation.saved_bytes);
+  recommendation.add_value("sentence", advice.recommendation.sentence);
+  return section.add(std::move(recommendation));
 }
 
-std::string fleet_text(std::vector<Advice> advices, const Style& style) {
+Section fleet_report(std::vector<Advice> advices) {
   std::ranges::stable_sort(advices, comes_before);
-  std::size_t width = std::string_view("recommended").size();
-  for (const Advice& advice : advices) width = std::max(width, advice.recommendation.policy.size());
-  std::string text = style.bold(
-      fmt::format(fmt::runtime(kFleetRow), "saved", "reserved", "requested", "fails", "recommended", width, "program"));
-  for (const Advice& advice : advices) text += fleet_row(advice, width);
-  return text + "\n" + style.bold(wrapped(fleet_sentence(advices), 0));
+  Section section;
+  section.add(fleet_table(advices)).add(Note{.text = "", .is_wrapped = false});
+  return section.add(Note{.text = fleet_sentence(advices), .is_bold = true});
 }
 
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-template <typename Value>
-Json or_null(bool is_known, const Value& value) {
-  return is_known ? Json(value) : Json(nullptr);
-}
-
-Json json_of(const PolicyAdvice& one, const Advice& advice) {
-  const double native_ns = advice.native().ns_per_event;
-  const bool has_ns = one.ns_per_event > 0;
-  return {{"policy", one.policy},
-          {"line", one.line},
-          {"peak_reserved_bytes", one.peak_reserved_bytes},
-          {"overhead", overhead_of(one.peak_reserved_bytes, advice.peak_requested_bytes)},
-          {"ooms", one.ooms},
-          {"driver_us", one.driver_us},
-          {"smallest_gpu", or_null(!one.smallest_gpu.empty(), one.smallest_gpu)},
-          {"smallest_gpu_bytes", or_null(!one.smallest_gpu.empty(), one.smallest_gpu_bytes)},
-          {"smallest_gpu_unsure", one.is_smallest_unsure},
-          {"gpus", one.gpus},
-          {"ns_per_event", or_null(has_ns, one.ns_per_event)},
-          {"host_time", or_null(has_ns && native_ns > 0, one.ns_per_event / native_ns)}};
-}
 
 PolicyAdvice policy_of_json(const Json& json) {
   PolicyAdvice one;
@@ -601,7 +634,7 @@ Advice advice_of(const Json& json) {
   advice.replays = json.at("replays");
   for (const Json& one : json.at("policies")) advice.policies.push_back(policy_of_json(one));
   advice.policy = json.at("policy");
-  for (const std::string& key : {key_of(AllocatorPolicy()), advice.policy})
+  for (const std::string& key : {key_of(Policy()), advice.policy})
     CACHALOT_REQUIRE(std::ranges::find(advice.policies, key, &PolicyAdvice::policy) != advice.policies.end(),
                      "advice about {} lacks the policy {}", advice.file, fmt::format("{}", Quoted{key}));
   const Json& recommendation = json.at("recommendation");
@@ -613,33 +646,6 @@ Advice advice_of(const Json& json) {
 }
 
 }  // namespace
-
-std::string to_json(const Advice& advice) {
-  Json json = {{"file", advice.file}};
-  if (!advice.error.empty()) {
-    json["error"] = advice.error;
-    return text_of(json);
-  }
-  json["device"] = advice.device;
-  json["events"] = advice.events;
-  json["peak_requested_bytes"] = advice.peak_requested_bytes;
-  json["on"] = {{"gpu", or_null(!advice.on.gpu.empty(), advice.on.gpu)},
-                {"memory_bytes", advice.on.memory_bytes},
-                {"usable_bytes", advice.on.usable_bytes}};
-  json["recorded_reserved_bytes"] = tools::or_null(advice.recorded_reserved_bytes);
-  json["gpus"] = advice.gpus;
-  json["settings"] = advice.settings;
-  json["ends_with_failure"] = advice.ends_with_failure;
-  json["replays"] = advice.replays;
-  json["policy"] = advice.policy;
-  json["policies"] = Json::array();
-  for (const PolicyAdvice& one : advice.policies) json["policies"].push_back(json_of(one, advice));
-  json["recommendation"] = {{"policy", advice.recommendation.policy},
-                            {"line", advice.recommendation.line},
-                            {"saved_bytes", advice.recommendation.saved_bytes},
-                            {"sentence", advice.recommendation.sentence}};
-  return text_of(json);
-}
 
 Advice advice_of_json(std::string_view text) {
   try {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/replay/policies.h"
 #include "tools/replay/trace_reader.h"
 #include "tools/simulation/card_table.h"
@@ -32,7 +32,7 @@ struct AdvisedProgram {
   // known.
   std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
-  AllocatorPolicy policy{};     // that it ran with: PyTorch's default, or its expandable segments
+  Policy policy{};              // that it ran with: PyTorch's default, or its expandable segments
   // PyTorch's reserved memory at its peak, where it is known.
   std::optional<std::size_t> recorded_reserved_bytes;
   bool ends_with_failure = false;  // its last request: its further needs are not known
@@ -82,7 +82,7 @@ struct Advice {
   std::vector<std::string> gpus;                       // those to answer for, the smallest first
   std::size_t settings = 0;                            // settings that have answers
   std::size_t replays = 0;                             // that these took
-  std::string policy = key_of(AllocatorPolicy());      // key_of AdvisedProgram's
+  std::string policy = key_of(Policy());               // key_of AdvisedProgram's
   bool ends_with_failure = false;                      // AdvisedProgram's: no GPU is known on which it completes
   std::vector<PolicyAdvice> policies;                  // the best first; PyTorch's default and the program's always
   Recommendation recommendation;
@@ -99,22 +99,17 @@ struct Advice {
 Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::vector<Card>& gpus,
               const AdviceOptions& options);
 
-// Advice as text for people and as JSON for programs.
-
 // Returns "PyTorch's default" or "expandable_segments:True": the program's policy.
 std::string now_text(const Advice& advice);
 
-// Returns a table of the policies, the best first, and the recommendation.
-std::string to_text(const Advice& advice, const Style& style);
+// Returns the advice as a part of a report: a table of the policies, the best first, and the recommendation.
+Section report_of(const Advice& advice);
 
 // Returns a table of many programs with a line for each, first that with most bytes to be saved, at the end those that could
 // not be read; and which settings are recommended how often.
-std::string fleet_text(std::vector<Advice> advices, const Style& style);
+Section fleet_report(std::vector<Advice> advices);
 
-// Returns a JSON object on one line, without the newline.
-std::string to_json(const Advice& advice);
-
-// Reads what to_json returns. Throws InvalidArgument for other text.
+// Reads the JSON of report_of. Throws InvalidArgument for other text.
 Advice advice_of_json(std::string_view text);
 
 }  // namespace cachalot::tools

@@ -59,67 +59,38 @@ std::string cards_text(const Group& group) {
   return text;
 }
 
-// A cell is padded before it is coloured.
-std::string answer_cell(const Row& row, Policy policy, const Style& style) {
-  const bool fits = row.fits[index_of(policy)];
-  const std::string answer = fmt::format("{}{}", fits ? "yes" : "no", row.is_unsure[index_of(policy)] ? "?" : "");
-  const std::string cell = fmt::format("  {:>{}}", answer, name_of(policy).size());
-  return fits ? style.good(cell) : style.bad(cell);
-}
-
-// The widths of the columns of names and of memory.
-struct Widths {
-  std::size_t cards = 0;
-  std::size_t memory = 0;
-};
-
-Widths widths_of(const std::vector<Group>& groups) {
-  Widths widths{.cards = 0, .memory = std::string_view("memory").size()};
-  for (const Group& group : groups) {
-    widths.cards = std::max(widths.cards, cards_text(group).size());
-    widths.memory = std::max(widths.memory, memory_text(group).size());
-  }
-  return widths;
-}
-
-std::string row_text(const Group& group, const CardTable& table, const Widths& widths, const Style& style) {
-  std::string text = fmt::format("{:<{}}  {:>{}}", cards_text(group), widths.cards, memory_text(group), widths.memory);
-  for (const Policy policy : kPolicies) {
-    text += answer_cell(group.first(), policy, style);
-  }
-  return text + (group.first().card == table.run.card ? "  this run" : "");
-}
-
-std::string heading(const Widths& widths, const Style& style) {
-  std::string text = fmt::format("{:<{}}  {:>{}}", "GPU", widths.cards, "memory", widths.memory);
-  for (const Policy policy : kPolicies) text += fmt::format("  {}", name_of(policy));
-  return style.bold(text);
+Cell answer_of(const Row& row, Policy::Heap heap) {
+  const bool fits = row.fits[index_of(heap)];
+  return {nullptr, fmt::format("{}{}", fits ? "yes" : "no", row.is_unsure[index_of(heap)] ? "?" : ""),
+          fits ? Mood::good : Mood::bad};
 }
 
 // The settings that make a program fit on some card on which it does not fit by default.
 std::vector<std::string> settings_lines(const CardTable& table) {
   std::vector<std::string> lines;
-  for (const Policy policy : kPolicies) {
-    const bool decides = std::ranges::any_of(
-        table.rows, [&](const Row& row) { return row.fits[index_of(policy)] && !row.fits[index_of(Policy::pytorch)]; });
-    if (decides) lines.push_back(fmt::format("{}: {}", name_of(policy), setting_of(policy)));
+  for (const Policy::Heap heap : kHeaps) {
+    const bool decides = std::ranges::any_of(table.rows, [&](const Row& row) {
+      return row.fits[index_of(heap)] && !row.fits[index_of(Policy::Heap::segments)];
+    });
+    if (decides)
+      lines.push_back(fmt::format("{}: {}", name_of(heap), tools::line_of(Policy{.heap = heap}, kEnoughBytes)));
   }
   return lines;
 }
 
 // Returns whether the program fits into `usable_bytes`. Memory on which it ran is enough, and so is more.
-bool fits_into(std::size_t usable_bytes, Policy policy, const CardRun& run, PolicyFit& fit) {
-  if (run.policy == policy && usable_bytes >= run.card.usable_bytes()) return true;
-  return fit.fits(policy, usable_bytes - std::min(usable_bytes, run.other_bytes));
+bool fits_into(std::size_t usable_bytes, Policy::Heap heap, const CardRun& run, MemoryNeed& need) {
+  if (run.heap == heap && usable_bytes >= run.card.usable_bytes()) return true;
+  return need.fits({.heap = heap}, usable_bytes - std::min(usable_bytes, run.other_bytes));
 }
 
-Row row_of(Card card, const CardRun& run, PolicyFit& fit) {
+Row row_of(Card card, const CardRun& run, MemoryNeed& need) {
   Row row{.card = std::move(card), .fits = {}, .is_unsure = {}};
-  for (const Policy policy : kPolicies) {
-    const bool fits = fits_into(row.card.usable_bytes(), policy, run, fit);
+  for (const Policy::Heap heap : kHeaps) {
+    const bool fits = fits_into(row.card.usable_bytes(), heap, run, need);
     const std::size_t otherwise = fits ? row.card.least_usable_bytes() : row.card.most_usable_bytes();
-    row.fits[index_of(policy)] = fits;
-    row.is_unsure[index_of(policy)] = fits_into(otherwise, policy, run, fit) != fits;
+    row.fits[index_of(heap)] = fits;
+    row.is_unsure[index_of(heap)] = fits_into(otherwise, heap, run, need) != fits;
   }
   return row;
 }
@@ -158,10 +129,10 @@ std::string left_out_text(const std::vector<Card>& cards) {
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards) {
   CardTable table;
   table.run = run;
-  PolicyFit fit(std::move(trace));
-  table.live_bytes = fit.live_bytes();
-  for (const Policy policy : kPolicies) table.held_bytes[index_of(policy)] = fit.held_bytes(policy);
-  table.is_exact = !run.policy || table.held_bytes[index_of(*run.policy)] == run.reserved_bytes;
+  MemoryNeed need(std::move(trace));
+  table.live_bytes = need.live_bytes();
+  for (const Policy::Heap heap : kHeaps) table.held_bytes[index_of(heap)] = need.held_bytes({.heap = heap});
+  table.is_exact = !run.heap || table.held_bytes[index_of(*run.heap)] == run.reserved_bytes;
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
   for (Card& card : cards) {
@@ -169,47 +140,55 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
       table.left_out.push_back(std::move(card));
       continue;
     }
-    table.rows.push_back(row_of(std::move(card), run, fit));
+    table.rows.push_back(row_of(std::move(card), run, need));
   }
   return table;
 }
 
-std::string to_text(const CardTable& table, bool verbose, const Style& style) {
-  const std::vector<Group> groups = groups_of(table, verbose);
-  const Widths widths = widths_of(groups);
-  std::vector<std::string> lines = {heading(widths, style)};
-  for (const Group& group : groups) lines.push_back(row_text(group, table, widths, style));
-  std::ranges::move(settings_lines(table), std::back_inserter(lines));
-  if (!table.left_out.empty()) lines.push_back(left_out_text(table.left_out));
-  if (!table.is_exact) lines.emplace_back("approximate: the program does more with memory than allocate and free it");
-  if (std::ranges::any_of(table.rows, is_unsure)) lines.emplace_back(kUnsureText);
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : std::string(kIndent, ' ')) + line + "\n";
-  return text;
+void add_to(Section& section, const CardTable& cards, bool verbose) {
+  Table table{.title = "Which GPU, which policy",
+              .columns = {{.title = "GPU", .is_left = true}, {.title = "memory"}},
+              .label = "fits on",
+              .is_wide = true,
+              .indent = kIndent,
+              .views = kForPeople};
+  for (const Policy::Heap heap : kHeaps) table.columns.push_back({.title = std::string(name_of(heap))});
+  table.columns.push_back({.title = " "});
+  for (const Group& group : groups_of(cards, verbose)) {
+    std::vector<Cell> row = {cards_text(group), memory_text(group)};
+    for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(group.first(), heap));
+    row.emplace_back(group.first().card == cards.run.card ? "this run" : "");
+    table.rows.push_back(std::move(row));
+  }
+  section.add(std::move(table));
+  for (std::string& line : settings_lines(cards)) section.add_line("", std::move(line));
+  if (!cards.left_out.empty()) section.add_line("", left_out_text(cards.left_out));
+  if (!cards.is_exact) section.add_line("", "approximate: the program does more with memory than allocate and free it");
+  if (std::ranges::any_of(cards.rows, is_unsure)) section.add_line("", kUnsureText);
 }
 
-nlohmann::json json_of(const CardTable& table) {
-  nlohmann::json json = {{"device", table.run.device},
-                         {"live_bytes", table.live_bytes},
-                         {"other_bytes", table.run.other_bytes},
-                         {"exact", table.is_exact}};
-  for (const Policy policy : kPolicies) {
-    json["held_bytes"][std::string(key_of(policy))] = table.held_bytes[index_of(policy)];
+Json json_of(const CardTable& table) {
+  Json json = {{"device", table.run.device},
+               {"live_bytes", table.live_bytes},
+               {"other_bytes", table.run.other_bytes},
+               {"exact", table.is_exact}};
+  for (const Policy::Heap heap : kHeaps) {
+    json["held_bytes"][std::string(key_of(heap))] = table.held_bytes[index_of(heap)];
   }
-  json["left_out"] = nlohmann::json::array();
+  json["left_out"] = Json::array();
   for (const Card& card : table.left_out) json["left_out"].push_back(card.key);
-  json["cards"] = nlohmann::json::array();
+  json["cards"] = Json::array();
   for (const Row& row : table.rows) {
-    nlohmann::json card = {{"gpu", row.card.key},
-                           {"name", row.card.product},
-                           {"memory_bytes", row.card.memory_bytes},
-                           {"context_bytes", row.card.context_bytes},
-                           {"same_architecture", row.card.capability == table.run.card.capability},
-                           {"spread", {{"less_bytes", row.card.less_bytes}, {"more_bytes", row.card.more_bytes}}},
-                           {"unsure", nlohmann::json::array()}};
-    for (const Policy policy : kPolicies) {
-      card[std::string(key_of(policy))] = row.fits[index_of(policy)];
-      if (row.is_unsure[index_of(policy)]) card["unsure"].push_back(key_of(policy));
+    Json card = {{"gpu", row.card.key},
+                 {"name", row.card.product},
+                 {"memory_bytes", row.card.memory_bytes},
+                 {"context_bytes", row.card.context_bytes},
+                 {"same_architecture", row.card.capability == table.run.card.capability},
+                 {"spread", {{"less_bytes", row.card.less_bytes}, {"more_bytes", row.card.more_bytes}}},
+                 {"unsure", Json::array()}};
+    for (const Policy::Heap heap : kHeaps) {
+      card[std::string(key_of(heap))] = row.fits[index_of(heap)];
+      if (row.is_unsure[index_of(heap)]) card["unsure"].push_back(key_of(heap));
     }
     json["cards"].push_back(std::move(card));
   }

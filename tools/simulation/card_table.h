@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tools/base/text_layout.h"
+#include "tools/base/report_tree.h"
 #include "tools/replay/policies.h"
 
 namespace cachalot::tools {
@@ -46,8 +45,8 @@ inline constexpr const char* kUnsureText =
 // A run's figures on one device of a process.
 struct CardRun {
   int device = 0;
-  Card card;                     // the device's model, with the memory that it had in this run
-  std::optional<Policy> policy;  // the allocator's; unknown: another than PyTorch's
+  Card card;                         // the device's model, with the memory that it had in this run
+  std::optional<Policy::Heap> heap;  // the allocator's; unknown: another than PyTorch's
   // The architectures that PyTorch has kernels for, "sm_80" or "compute_90"; empty: not known.
   std::vector<std::string> architectures;
   std::size_t reserved_bytes = 0;  // the allocator's peak
@@ -57,26 +56,25 @@ struct CardRun {
 struct CardTable {
   struct Row {
     Card card;
-    std::array<bool, kPolicyCount> fits{};
-    std::array<bool, kPolicyCount> is_unsure{};  // the answer changes within the spread of the estimates
+    std::array<bool, kHeapCount> fits{};
+    std::array<bool, kHeapCount> is_unsure{};  // the answer changes within the spread of the estimates
   };
 
   CardRun run;
-  std::size_t live_bytes = 0;                          // the least that any card must have beside run.other_bytes
-  std::array<std::size_t, kPolicyCount> held_bytes{};  // on a device with enough memory
-  bool is_exact = true;                                // the replay of the run holds what the run held
-  std::vector<Row> rows;                               // the smallest card first
-  std::vector<Card> left_out;                          // PyTorch has no kernels for these
+  std::size_t live_bytes = 0;                        // the least that any card must have beside run.other_bytes
+  std::array<std::size_t, kHeapCount> held_bytes{};  // on a device with enough memory
+  bool is_exact = true;                              // the replay of the run holds what the run held
+  std::vector<Row> rows;                             // the smallest card first
+  std::vector<Card> left_out;                        // PyTorch has no kernels for these
 };
 
-// Returns the table for these cards, and the run's own, that have kernels. Where the run's policy was seen to fit, it fits.
+// Returns the table for these cards, and the run's own, that have kernels. Where the run's heap was seen to fit, it fits.
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
 
-// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns
-// except the first: equal rows are one, except those where policies differ and that of the run's card. `verbose`: a row
-// for each card.
-std::string to_text(const CardTable& table, bool verbose, const Style& style);
+// Adds a table for people, with a question mark behind answers that are unsure: equal rows are one, except those where
+// policies differ and that of the run's card. `verbose`: a row for each card.
+void add_to(Section& section, const CardTable& table, bool verbose);
 
-nlohmann::json json_of(const CardTable& table);
+Json json_of(const CardTable& table);
 
 }  // namespace cachalot::tools

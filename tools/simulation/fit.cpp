@@ -161,8 +161,8 @@ class FitRuns {
     recording.architectures = one.run.architectures;
     if (one.context.costs.total() >= recording.context.costs.total()) recording.context = one.context;
     recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
-    if (!one.run.policy) return;
-    const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;
+    if (!one.run.heap) return;
+    const bool is_exact = MemoryNeed(one.trace).held_bytes({.heap = *one.run.heap}) == one.run.reserved_bytes;
     const std::lock_guard lock(mutex_);
     are_exact_ = are_exact_ && is_exact;
   }
@@ -385,10 +385,10 @@ std::optional<FitRow> row_of(const Card& card, std::size_t index, FitFrontier& f
   FitRow row{.card = card, .fixed = frontier.values_of(index), .largest = {}};
   bool is_corner = false;
   bool is_none = true;
-  for (const Policy policy : kPolicies) {
-    const FitQuestion question{.policy = policy, .memory_bytes = card.usable_bytes()};
+  for (const Policy::Heap heap : kHeaps) {
+    const FitQuestion question{.heap = heap, .memory_bytes = card.usable_bytes()};
     const std::optional<std::size_t> largest = frontier.largest(index, question);
-    if (largest) row.largest[index_of(policy)] = values[*largest];
+    if (largest) row.largest[index_of(heap)] = values[*largest];
     is_corner = is_corner || frontier.is_corner(index, question);
     is_none = is_none && !largest;
   }

@@ -89,7 +89,7 @@ bool are_nearly_equal(const Recording& one, const Recording& other);
 
 // The question for a value: whether it fits into `memory_bytes`, without the context.
 struct FitQuestion {
-  Policy policy = Policy::pytorch;
+  Policy::Heap heap = Policy::Heap::segments;
   std::size_t memory_bytes = 0;
 
   auto operator<=>(const FitQuestion&) const = default;  // NOLINT(modernize-use-nullptr): not one of ours
@@ -137,7 +137,7 @@ class FitAnswers {
 
  private:
   struct PartFit {
-    PolicyFit fit;
+    MemoryNeed need;
     std::size_t other_bytes = 0;
   };
 
@@ -304,8 +304,8 @@ struct FitOptions {
 
 struct FitRow {
   Card card;
-  std::vector<std::int64_t> fixed;                                // the values of all parameters but the last
-  std::array<std::optional<std::int64_t>, kPolicyCount> largest;  // of the last; nullopt: none fits
+  std::vector<std::int64_t> fixed;                              // the values of all parameters but the last
+  std::array<std::optional<std::int64_t>, kHeapCount> largest;  // of the last; nullopt: none fits
 };
 
 struct FitReport {

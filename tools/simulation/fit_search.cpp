@@ -152,7 +152,7 @@ Recording on_line(const Recording& one, std::int64_t at_one, const Recording& ot
 void FitAnswers::add(const Recording& recording) {
   std::vector<PartFit>& parts = traces_.emplace_back();
   for (const Recording::Part& part : recording.parts) {
-    parts.push_back({.fit = PolicyFit(part.trace), .other_bytes = part.other_bytes});
+    parts.push_back({.need = MemoryNeed(part.trace), .other_bytes = part.other_bytes});
     held_events_ += part.trace.event_count;
   }
 }
@@ -178,15 +178,15 @@ std::optional<bool> FitAnswers::answer(const FitQuestion& question) {
 bool FitAnswers::all_fit(std::vector<PartFit>& parts, const FitQuestion& question) {
   return std::ranges::all_of(parts, [&](PartFit& part) {
     return question.memory_bytes >= part.other_bytes &&
-           part.fit.fits(question.policy, question.memory_bytes - part.other_bytes);
+           part.need.fits({.heap = question.heap}, question.memory_bytes - part.other_bytes);
   });
 }
 
 FitSearch::FitSearch(std::vector<std::int64_t> values, const std::set<std::size_t>& memory_bytes)
     : values_(std::move(values)) {
   for (const std::size_t bytes : memory_bytes) {
-    for (const Policy policy : kPolicies) {
-      questions_.push_back({.policy = policy, .memory_bytes = bytes});
+    for (const Policy::Heap heap : kHeaps) {
+      questions_.push_back({.heap = heap, .memory_bytes = bytes});
       known_[questions_.back()] = {.fits = std::nullopt, .does_not = values_.size()};
     }
   }

@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "tools/analysis/recorded_start.h"
-#include "tools/history/allocations.h"
+#include "tools/analysis/recorded_trace.h"
+#include "tools/analysis/timeline.h"
 #include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
@@ -46,41 +46,40 @@ bool ends_with_failure(const DeviceHistory& device) {
 
 // Says that the history is too short. If nearly all blocks are older than the history, a replay packs these anew, which
 // the program did not do.
-std::string too_short_text(const DeviceHistory& device, std::span<const Allocation> allocations) {
+std::string too_short_text(const Timeline& timeline) {
   constexpr std::size_t kFewestPerOlder = 10;  // of blocks that are older, for each that the history made
-  const auto older = static_cast<std::size_t>(
-      std::ranges::count(allocations, Allocation::kBefore, [](const Allocation& one) { return one.begin; }));
-  const std::size_t made = allocations.size() - older;
+  const std::size_t older = timeline.earlier();
+  const std::size_t made = timeline.allocations().size() - older;
   if (older == 0 || made * kFewestPerOlder >= older) return "";
   return fmt::format(
       "No advice: the history has {}, and {} older than it, so that it does not tell how the program came to its "
       "memory. Record from the program's start.",
-      format_count(device.events.size(), "event"), older == 1 ? "1 block is" : fmt::format("{} blocks are", older));
+      format_count(timeline.events().size(), "event"), older == 1 ? "1 block is" : fmt::format("{} blocks are", older));
 }
 
 // For a history that begins later than its program.
-void add_start(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
-               AdvisedProgram& program) {
-  const auto start = recorded_start(history, device, allocations);
+void add_start(const Timeline& timeline, AdvisedProgram& program) {
+  const auto start = recorded_start(timeline);
   if (!start) return;
   program.trace_as_recorded =
-      std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played, &start->trace));
+      std::make_shared<const Trace>(trace_of(timeline, {.failed = TraceOptions::Failed::played, .start = &*start}));
   program.recorded_reserved_bytes = start->peak_reserved_bytes;
 }
 
-RecordedProgram program_of(const History& history, const DeviceHistory& device) {
+RecordedProgram program_of(const Timeline& timeline) {
+  const History& history = timeline.history();
+  const DeviceHistory& device = timeline.device();
   RecordedProgram recorded;
   AdvisedProgram& program = recorded.program;
   program.file = history.path;
   program.device = device.device;
-  program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
+  program.trace = std::make_shared<const Trace>(trace_of(timeline, {.failed = TraceOptions::Failed::played}));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
   program.ends_with_failure = ends_with_failure(device);
-  if (is_expandable(history.settings)) program.policy.heap = AllocatorPolicy::Heap::expandable_segments;
+  if (is_expandable(history.settings)) program.policy.heap = Policy::Heap::expandable_segments;
   if (!program.recorded_reserved_bytes && history.settings.empty()) {
-    const std::vector<Allocation> allocations = allocations_of(device);
-    program.too_short = too_short_text(device, allocations);
-    add_start(history, device, allocations, program);
+    program.too_short = too_short_text(timeline);
+    add_start(timeline, program);
   }
   recorded.usable_bytes = usable_bytes_of(device);
   for (const DeviceFacts& facts : history.facts) {
@@ -103,7 +102,7 @@ std::vector<RecordedProgram> recorded_programs(InputFile file) {
   }
   const History history = read_history(std::move(file));
   for (const DeviceHistory& device : history.devices) {
-    if (has_trace(device)) programs.push_back(program_of(history, device));
+    if (has_trace(device)) programs.push_back(program_of(Timeline(history, device)));
   }
   CACHALOT_REQUIRE(!programs.empty(),
                    "{} has no history: record it with torch.cuda.memory._record_memory_history() before "

@@ -312,10 +312,10 @@ Card card_that_ran(const json& device, const simulator::ContextCharge& context) 
   return card;
 }
 
-std::optional<Policy> policy_of(const json& torch) {
+std::optional<Policy::Heap> heap_of(const json& torch) {
   const auto allocator = torch.value("allocator", "");
-  if (allocator == "native") return Policy::pytorch;
-  if (allocator == "expandable_segments") return Policy::expandable_segments;
+  if (allocator == "native") return Policy::Heap::segments;
+  if (allocator == "expandable_segments") return Policy::Heap::expandable_segments;
   return std::nullopt;
 }
 
@@ -334,7 +334,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     const std::size_t of_others = number(device, "common_peak_bytes") - number(device, "peak_with_context_bytes");
     traces.push_back({.run = {.device = ordinal,
                               .card = card_that_ran(device, context),
-                              .policy = policy_of(report.torch),
+                              .heap = heap_of(report.torch),
                               .architectures = report.torch.value("architectures", std::vector<std::string>()),
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others},
