@@ -114,8 +114,9 @@ def check_command(command: Path) -> list[str]:
         if page.stem in ("index", "json", "html"):
             continue
         help_text = subprocess.run([command, page.stem, "--help"], capture_output=True, text=True, check=True).stdout
-        options = re.search(r"^Options:\n(.*?)\n\n", help_text, re.MULTILINE | re.DOTALL)
-        real = set(re.findall(r"(?:^  |, )(-{1,2}[a-z][a-z-]*)", options[1], re.MULTILINE)) - COMMON
+        options = help_text.partition("\nExamples:\n")[0]
+        names = " ".join(re.findall(r"^  (-[-a-z, ]+)", options, re.MULTILINE))
+        real = set(re.findall(r"-{1,2}[a-z][a-z-]*", names)) - COMMON
         text = page.read_text()
         tables = "\n".join(re.findall(r"^\| *`-.*$", text, re.MULTILINE))
         listed = {name.split()[0] for name in first_cells(tables)}

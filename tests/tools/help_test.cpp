@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -60,6 +61,43 @@ TEST(Help, ShowsExamplesAndDefaults) {
   }
   EXPECT_THAT(cachalot("help replay").out, HasSubstr("(default: 10)"));
   EXPECT_THAT(cachalot("help replay").out, HasSubstr("1,024 launches"));
+}
+
+// Returns a section of the help; "" without it.
+std::string section_of(const std::string& help, const std::string& title) {
+  const std::size_t begin = help.find("\n" + title + ":\n");
+  if (begin == std::string::npos) return "";
+  return help.substr(begin, help.find("\n\n", begin) - begin);
+}
+
+TEST(Help, HasTheOptionsInGroups) {
+  for (const char* command : {"simulate", "fit", "advise"}) {
+    const std::string help = cachalot(std::string("help ") + command).out;
+    const std::string of_the_run = section_of(help, "Options of the simulated run");
+    for (const char* option : {"--context", "--devices", "--world-size", "--rank", "--local-rank", "--max-steps",
+                               "--max-seconds", "--compute", "--unknown"}) {
+      EXPECT_THAT(of_the_run, HasSubstr(std::string("\n  ") + option + " ")) << command;
+    }
+    EXPECT_THAT(section_of(help, "Options"), HasSubstr("\n  --gpu GPU"));
+    EXPECT_THAT(section_of(help, "Options of the output"), HasSubstr("\n  --json"));
+    EXPECT_THAT(section_of(help, "Options of every command"), HasSubstr("\n  -h, --help"));
+  }
+  EXPECT_THAT(section_of(cachalot("help check").out, "Limits"), HasSubstr("\n  --no-oom"));
+}
+
+TEST(Help, HasEachOptionOnce) {
+  for (const std::string& command : kCommands) {
+    const std::string help = cachalot("help " + command).out;
+    for (const auto& option : nlohmann::json::parse(cachalot("help --json " + command).out)["options"]) {
+      if (option["is_positional"]) continue;
+      const std::string name = option["names"].back();
+      EXPECT_EQ(count_of(help, "\n  " + name + " ") + count_of(help, "\n  " + name + "\n") +
+                    count_of(help, ", " + name + " "),
+                1u)
+          << command << " " << name;
+      EXPECT_NE(section_of(help, option["group"]), "") << command << " " << name;
+    }
+  }
 }
 
 TEST(Help, IsGivenWhateverElseIsMissing) { EXPECT_EQ(cachalot("replay --help").exit_code, 0); }

@@ -268,9 +268,6 @@ class AdviseCommand : public Command {
     declare_cards(app, cards_);
     app.add_flag("--sweep", sweep_,
                  "Try nearly 400 settings: combinations of PyTorch's options, and of the page heap's");
-    app.add_option("--top", top_, "How many settings to list, beside PyTorch's default (default: all; 10 of a sweep)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1000));
     app.add_option("--jobs", jobs_, "How many replays there are at the same time (default: the number of processors)")
         ->type_name("N")
         ->check(CLI::Range(1, kMostJobs));
@@ -281,6 +278,10 @@ class AdviseCommand : public Command {
     app.add_flag("--send-files", send_files_,
                  "With --scheduler: send the files to the workers, which otherwise open the same paths");
     declare_run(app, run_);
+    app.option_defaults()->group(kOutputOptions);
+    app.add_option("--top", top_, "How many settings to list, beside PyTorch's default (default: all; 10 of a sweep)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1000));
     app.add_flag("--json", json_, "Print one JSON object for each program and device, each on one line");
     app.add_option("--html", html_, "Write a page with the tables, and of one file with its history, for a browser")
         ->type_name("FILE");

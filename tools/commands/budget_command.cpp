@@ -76,6 +76,7 @@ class BudgetCommand : public Command {
     app.add_option("--floor", floor_, "The least that the member's part has, such as 10GiB")->type_name("SIZE");
     app.add_option("--total", total_, "The memory that is divided; by default the GPU's")->type_name("SIZE");
     app.add_option("--path", path_, "The file of the budget")->type_name("FILE");
+    app.option_defaults()->group(kOutputOptions);
     app.add_flag("--json", json_, "Print a JSON object for each budget, each on one line");
   }
 

@@ -135,6 +135,7 @@ class CheckCommand : public Command {
 
   void declare(CLI::App& app) override {
     app.add_option("FILE", files_, "Memory snapshots, traces, or logs of allocations")->required();
+    app.option_defaults()->group("Limits");
     app.add_option("--max-peak", peak_, "The most requested memory that may live at once")->type_name("SIZE");
     app.add_option("--max-reserved", reserved_, "The most memory that may be reserved")->type_name("SIZE");
     app.add_option("--max-fragmentation", fragmentation_,
@@ -148,9 +149,11 @@ class CheckCommand : public Command {
         ->type_name("N")
         ->check(CLI::NonNegativeNumber);
     app.add_flag("--no-oom", limits_.no_oom, "No allocation may have failed");
+    app.option_defaults()->group(kOptions);
     app.add_option("--policy", policy_.name, "Replay under this policy: native, expandable, pages or OPTIONS")
         ->type_name("POLICY");
     declare_device_size(app, device_);
+    app.option_defaults()->group(kOutputOptions);
     app.add_flag("--github", github_, "Print a line for each broken limit that GitHub Actions shows as an error");
     app.add_flag("--json", json_, "Print one JSON object for each file, each on one line");
     declare_html(app, html_);

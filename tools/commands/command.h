@@ -15,6 +15,13 @@ namespace cachalot::tools {
 
 inline constexpr int kUsageError = 2;  // exit code after an error that one line tells
 
+// The groups of options in help. CLI11's option_defaults() name that of the options which are declared next; a group without
+// a name is for ourselves.
+inline constexpr const char* kOptions = "Options";  // of options that are declared without a group
+inline constexpr const char* kOutputOptions = "Options of the output";
+inline constexpr const char* kRunOptions = "Options of the simulated run";
+inline constexpr const char* kCommonOptions = "Options of every command";
+
 struct Example {
   std::string_view what;     // "Would the training fit on a T4?"
   std::string_view command;  // "cachalot simulate --gpu t4 train.py"

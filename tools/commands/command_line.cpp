@@ -115,11 +115,14 @@ class CommandLine {
                                            make_completion_command(declarations_),
                                            make_man_command(declarations_)};
     declarations_.root.description(std::string(kDescription));
+    declarations_.root.option_defaults()->group(kOptions);
     add_common_options(declarations_.root);
     declarations_.root.add_flag("--version", wants_version_, "Print the version");
     for (std::unique_ptr<Command>& command : commands) {
       auto app = std::make_unique<CLI::App>();
+      app->option_defaults()->group(kOptions);
       command->declare(*app);
+      app->option_defaults()->group(kCommonOptions);
       add_common_options(*app);
       declarations_.commands.push_back({std::move(command), std::move(app)});
     }

@@ -72,6 +72,7 @@ class DiffCommand : public Command {
         ->type_name("FRAMES")
         ->capture_default_str();
     app.add_option("--rules", rules_, "Rules of categories, in front of the built-in ones")->type_name("FILE");
+    app.option_defaults()->group(kOutputOptions);
     app.add_option("--top", top_, "How many rows of each list to show")
         ->type_name("N")
         ->check(CLI::Range(0, 1000000))

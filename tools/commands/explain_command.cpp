@@ -97,21 +97,22 @@ class ExplainCommand : public Command {
     app.add_option("--message", message_,
                    "A file with the error message, such as a log of all ranks; - for standard input")
         ->type_name("FILE");
+    app.add_option("--rules", rules_, "Rules of your own for categories, as JSON")->type_name("FILE");
+    app.add_option("--gpu", size_.gpu,
+                   "The GPU that the program ran on, such as t4 or a100-80: tells how much memory it had");
+    app.add_option("--memory", size_.memory, "The memory of the GPU that the program ran on, such as 24GiB")
+        ->type_name("SIZE");
+    app.option_defaults()->group(kOutputOptions);
     app.add_option("--frames", frames_,
                    "Show lines of the program (own), of libraries other than PyTorch as well (library), or all")
         ->type_name("WHICH")
         ->check(CLI::IsMember({"own", "library", "all"}))
         ->capture_default_str();
     app.add_flag("--tree", tree_, "Show the calls that allocated the live memory, as a tree");
-    app.add_option("--rules", rules_, "Rules of your own for categories, as JSON")->type_name("FILE");
     app.add_option("--top", top_, "How many rows of each table to show")
         ->type_name("N")
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
-    app.add_option("--gpu", size_.gpu,
-                   "The GPU that the program ran on, such as t4 or a100-80: tells how much memory it had");
-    app.add_option("--memory", size_.memory, "The memory of the GPU that the program ran on, such as 24GiB")
-        ->type_name("SIZE");
     app.add_flag("--json", json_, "Print one JSON object on one line");
     app.add_option("--html", html_, "Write a page with all of it, from the whole history, for a browser")
         ->type_name("FILE");

@@ -197,6 +197,7 @@ class FitCommand : public Command {
                    "Make the runs on the workers of this Dask scheduler, such as tcp://host:8786")
         ->type_name("ADDRESS");
     declare_run(app, run_);
+    app.option_defaults()->group(kOutputOptions);
     app.add_option("--json", json_, "Also write the results as JSON")->type_name("FILE");
     declare_html(app, html_);
     app.add_flag("-v,--verbose", verbose_, "Print a row for each GPU");

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cachalot/version.h"
@@ -49,6 +50,7 @@ OptionText text_of(const CLI::Option& option) {
   } else if (takes_value(option)) {
     text.value = type_name(option);
   }
+  text.group = option.get_group();
   text.description = option.get_description();
   text.default_value = option.get_default_str();
   text.choices = choices_of(text.value);
@@ -116,11 +118,18 @@ std::string section(std::string_view title, const std::string& lines, const Styl
   return lines.empty() ? "" : "\n" + style.bold(title) + "\n" + lines;
 }
 
+// Returns a section for the arguments and one for each group of options, in the order of their declaration.
 std::string options_section(const CLI::App& app, const Style& style) {
-  std::string arguments;
-  std::string options;
-  for (const OptionText& option : options_of(app)) (option.is_positional ? arguments : options) += described(option);
-  return section("Arguments:", arguments, style) + section("Options:", options, style);
+  std::vector<std::string> titles = {"Arguments"};
+  std::map<std::string, std::string> lines;
+  for (const OptionText& option : options_of(app)) {
+    const std::string title = option.is_positional ? titles.front() : option.group;
+    if (std::ranges::find(titles, title) == titles.end()) titles.push_back(title);
+    lines[title] += described(option);
+  }
+  std::string text;
+  for (const std::string& title : titles) text += section(title + ":", lines[title], style);
+  return text;
 }
 
 std::string examples_section(const std::vector<Example>& examples, const Style& style) {
@@ -169,6 +178,7 @@ namespace {
 nlohmann::ordered_json json_of(const OptionText& option) {
   return {{"names", option.names},
           {"value", option.value},
+          {"group", option.group},
           {"description", option.description},
           {"default", option.default_value},
           {"choices", option.choices},
@@ -201,6 +211,7 @@ class HelpCommand : public Command {
 
   void declare(CLI::App& app) override {
     app.add_option("COMMAND", command_, "The command; the whole help without one");
+    app.option_defaults()->group(kOutputOptions);
     app.add_flag("--json", json_, "Print the commands with their options as JSON, one object on each line");
   }
 

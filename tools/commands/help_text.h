@@ -15,6 +15,7 @@ namespace cachalot::tools {
 struct OptionText {
   std::vector<std::string> names;  // "--gpu", or "-h" and "--help"; empty for a positional
   std::string value;               // "GPU": what its value is called; of a positional its name; empty for a flag
+  std::string group;               // "Options of the output"
   std::string description;
   std::string default_value;         // empty: none that is worth telling
   std::vector<std::string> choices;  // the values it takes; empty: any

@@ -235,6 +235,7 @@ class ReplayCommand : public Command {
   }
 
   void declare_work(CLI::App& app) {
+    app.option_defaults()->group("Options of the played work");
     app.add_option("--work-us", options_.work_us,
                    "Microseconds of simulated GPU work on each block; 0: the GPU is never behind the host")
         ->type_name("TIME")
@@ -266,6 +267,7 @@ class ReplayCommand : public Command {
   }
 
   void declare_output(CLI::App& app) {
+    app.option_defaults()->group(kOutputOptions);
     declare_json_lines(app, json_);
     app.add_option(
            "--steps", options_.steps_path,

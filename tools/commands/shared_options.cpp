@@ -76,7 +76,7 @@ void declare_html(CLI::App& app, std::string& html) {
 }
 
 void declare_json_lines(CLI::App& app, bool& json) {
-  app.add_flag("--json", json, "Print one JSON object for each trace, each on one line");
+  app.add_flag("--json", json, "Print one JSON object for each trace, each on one line")->group(kOutputOptions);
 }
 
 std::size_t bytes_of_option(std::string_view option, const std::string& size) {
@@ -214,10 +214,13 @@ std::optional<RankAlone> rank_alone(const RunOptions& options) {
 }  // namespace
 
 void declare_run(CLI::App& app, RunOptions& options) {
+  const std::string outer = app.option_defaults()->get_group();
+  app.option_defaults()->group(kRunOptions);
   declare_context(app, options.simulation.context);
   declare_devices(app, options);
   declare_limits(app, options);
   declare_values(app, options);
+  app.option_defaults()->group(outer);
 }
 
 SimulationOptions simulation_options(const RunOptions& options) {

@@ -91,7 +91,8 @@ struct RunOptions {
   bool operator==(const RunOptions&) const = default;
 };
 
-// Declares --context, --devices, --world-size, --rank, --local-rank, --max-steps, --max-seconds, --compute and --unknown.
+// Declares --context, --devices, --world-size, --rank, --local-rank, --max-steps, --max-seconds, --compute and --unknown,
+// a group of the help.
 // `options` must live as long as `app`.
 void declare_run(CLI::App& app, RunOptions& options);
 

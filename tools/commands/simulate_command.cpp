@@ -591,7 +591,14 @@ class SimulateCommand : public Command {
            "--memory", run_.simulation.memory,
            "Memory of each device instead of the model's own, such as 24GiB, 24GB or 24000M, all in steps of 1024")
         ->type_name("SIZE");
+    app.add_option("--record", record_, "Leave the reports in this folder, for `cachalot fit --scheduler`")
+        ->type_name("FOLDER")
+        ->check(CLI::ExistingDirectory)
+        ->group("");  // no option of a user's
+    app.add_flag("--strict", run_.simulation.strict,
+                 "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     declare_run(app, run_);
+    app.option_defaults()->group(kOutputOptions);
     app.add_option("--frames", frames_,
                    "Tell which calls made the peak, as a tree: own, with the program's own lines alone; library, with "
                    "those of libraries other than PyTorch as well; all")
@@ -599,12 +606,6 @@ class SimulateCommand : public Command {
     app.add_option("--trace", run_.simulation.trace_path,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
-    app.add_option("--record", record_, "Leave the reports in this folder, for `cachalot fit --scheduler`")
-        ->type_name("FOLDER")
-        ->check(CLI::ExistingDirectory)
-        ->group("");  // no option of a user's
-    app.add_flag("--strict", run_.simulation.strict,
-                 "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_,
                  "Also report the calls of the CUDA driver, and a row for each GPU of the table");

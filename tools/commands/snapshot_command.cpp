@@ -39,6 +39,7 @@ class SnapshotCommand : public Command {
     app.add_option("SNAPSHOT", snapshots_,
                    "Files of torch.cuda.memory._dump_snapshot, or cachalot's own JSON; plain or gzip")
         ->required();
+    app.option_defaults()->group(kOutputOptions);
     app.add_option("--top", top_, "How many lines of the program to show")
         ->type_name("N")
         ->check(CLI::Range(0, 1000000))

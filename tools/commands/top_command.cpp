@@ -473,8 +473,13 @@ class TopCommand : public Command {
     app.add_option("--pid", options_.pids, "Show this process only; may be given several times")
         ->type_name("PID")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 22));
+    app.add_option("--directory", options_.directory,
+                   "The folder of the statistics pages; by default CACHALOT_PUBLISH_DIR, or /dev/shm")
+        ->type_name("DIR");
+    app.option_defaults()->group(kOutputOptions);
     app.add_flag("--json", options_.json, "Print one JSON object for each sample, each on one line");
     app.add_flag("--quiet", options_.quiet, "Print nothing, for Prometheus");
+    app.option_defaults()->group("Options for Prometheus");
     app.add_option("--prometheus-textfile", options_.textfile,
                    "Replace this file after each sample, for the textfile collector of Prometheus's node_exporter")
         ->type_name("FILE");
@@ -484,9 +489,6 @@ class TopCommand : public Command {
                    "The address to serve at; others than this machine reach it if it is 0.0.0.0")
         ->type_name("ADDRESS")
         ->capture_default_str();
-    app.add_option("--directory", options_.directory,
-                   "The folder of the statistics pages; by default CACHALOT_PUBLISH_DIR, or /dev/shm")
-        ->type_name("DIR");
   }
 
   int run(const Styles& styles) override {
