@@ -100,7 +100,10 @@ TEST(Help, HasEachOptionOnce) {
   }
 }
 
-TEST(Help, IsGivenWhateverElseIsMissing) { EXPECT_EQ(cachalot("replay --help").exit_code, 0); }
+TEST(Help, IsGivenWhateverElseIsWrong) {
+  EXPECT_EQ(cachalot("replay --help").exit_code, 0);
+  EXPECT_EQ(cachalot("advise train.py --epochs 3 --help").out, cachalot("help advise").out);
+}
 
 void expect_error(const std::string& arguments, const std::string& message) {
   const Outcome outcome = cachalot(arguments);
@@ -123,6 +126,27 @@ TEST(Suggestions, AreMadeForCommandsOptionsAndTheirValues) {
   expect_error("completion zhs",
                "SHELL: 'zhs' is not one of bash, zsh, fish; did you mean 'zsh'? (see cachalot completion --help)");
   expect_error("--color sometimes", "--color: 'sometimes' is not one of auto, always, never (see cachalot --help)");
+}
+
+TEST(Suggestions, SayWhereTheWordsOfAProgramBelong) {
+  expect_error("advise lm.py --epochs 8", "'lm.py' is a program, and a program follows --: cachalot advise -- lm.py");
+  expect_error("advise --gpu t4 python lm.py",
+               "'lm.py' is a program, and a program follows --: cachalot advise -- lm.py");
+  expect_error("advise --epochs 8 -- lm.py",
+               "advise has no option '--epochs'; a program and its options follow -- (see cachalot advise --help)");
+  for (const char* command : {"simulate", "fit", "run"}) {
+    expect_error(fmt::format("{} --epochs 8 lm.py", command),
+                 fmt::format("{0} has no option '--epochs'; options of the program follow its name (see cachalot "
+                             "{0} --help)",
+                             command));
+  }
+  for (const char* command : {"explain", "check --no-oom", "snapshot", "replay", "compare", "explain --"}) {
+    const std::string name = std::string(command).substr(0, std::string(command).find(' '));
+    expect_error(fmt::format("{} lm.py", command),
+                 fmt::format("'lm.py' is a program, and {} reads what one has written; cachalot simulate lm.py runs it "
+                             "without a GPU",
+                             name));
+  }
 }
 
 TEST(Colors, AreForTerminalsOrWhoeverAsks) {

@@ -30,16 +30,43 @@ std::string more_help(const std::string& name) {
   return fmt::format("see cachalot {}{}--help", name, name.empty() ? "" : " ");
 }
 
-// The first word that is left over says what is wrong.
-[[noreturn]] void refuse_word(const CLI::App& app, const std::string& name, const std::string& word) {
+// Says where the words of a program belong: "" for a command that runs none.
+std::string place_of_program(const Command& command) {
+  if (command.takes_program()) return "; options of the program follow its name";
+  if (command.takes_program_after_dashes()) return "; a program and its options follow --";
+  return "";
+}
+
+// A program where files are read: its own words would be taken for files and options of the command.
+void refuse_programs(const DeclaredCommand& command) {
+  const std::string_view name = command.text().name;
+  for (const CLI::Option* option : command.app->get_options()) {
+    if (!takes_files(*option)) continue;
+    const auto& words = option->results();
+    const auto script = std::ranges::find_if(words, [](const std::string& word) { return word.ends_with(".py"); });
+    if (script == words.end()) continue;
+    if (command.command->takes_program_after_dashes()) {
+      throw InvalidArgument(
+          fmt::format("'{0}' is a program, and a program follows --: cachalot {1} -- {0}", *script, name));
+    }
+    throw InvalidArgument(fmt::format(
+        "'{0}' is a program, and {1} reads what one has written; cachalot simulate {0} runs it without a GPU", *script,
+        name));
+  }
+}
+
+// The first word that is left over says what is wrong. `hint` is for an option that resembles none.
+[[noreturn]] void refuse_word(const CLI::App& app, const std::string& name, const std::string& word,
+                              const std::string& hint) {
   if (!word.starts_with('-')) {
     throw InvalidArgument(fmt::format("'{}' is one argument too many ({})", word, more_help(name)));
   }
   const std::string option = word.substr(0, word.find('='));
   std::vector<std::string> owned;
   for (const OptionText& known : options_of(app)) owned.insert(owned.end(), known.names.begin(), known.names.end());
+  const std::string question = question_about(option, owned);
   throw InvalidArgument(fmt::format("{} has no option '{}'{} ({})", name.empty() ? "cachalot" : name, option,
-                                    question_about(option, owned), more_help(name)));
+                                    question.empty() ? hint : question, more_help(name)));
 }
 
 // Returns CLI11's own words, except for a missing argument.
@@ -144,8 +171,9 @@ class CommandLine {
  private:
   int run_words(std::vector<std::string> words) {
     const auto command_at = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(declarations_.root, words));
-    parse(declarations_.root, "", {words.begin(), command_at});
+    const std::string mistake = parse(declarations_.root, {words.begin(), command_at});
     words.erase(words.begin(), command_at);
+    if (declarations_.root.count("--help") == 0) refuse_mistakes(declarations_.root, "", mistake, "");
     if (declarations_.root.count("--version") > 0) {
       print("cachalot " CACHALOT_VERSION_STRING "\n");
     } else if (words.empty() || declarations_.root.count("--help") > 0) {
@@ -159,32 +187,36 @@ class CommandLine {
   }
 
   int run_command(const DeclaredCommand& command, std::vector<std::string> words) {
-    const std::string name(command.text().name);
     if (command.command->takes_program() || command.command->takes_program_after_dashes())
       command.command->set_program(take_program(command, words));
-    parse(*command.app, name, std::move(words));
+    const std::string mistake = parse(*command.app, std::move(words));
     if (command.app->count("--help") > 0) {
       print(help_text(command, styles().out));
       return 0;
     }
+    refuse_programs(command);
+    refuse_mistakes(*command.app, std::string(command.text().name), mistake, place_of_program(*command.command));
     return command.command->run(styles());
   }
 
-  // Reads options into the command's variables. Throws InvalidArgument, which says what is wrong and what was meant.
-  // A request for help is heard whatever else is missing.
-  void parse(CLI::App& app, const std::string& name, std::vector<std::string> words) {
+  // Reads options into the command's variables. Returns the mistake that CLI11 found, "" for none.
+  static std::string parse(CLI::App& app, std::vector<std::string> words) {
     refuse_empty_values(words);
     std::ranges::reverse(words);  // as CLI11 wants them
     try {
       app.parse(words);
+      return "";
     } catch (const CLI::ParseError& error) {
-      if (app.count("--help") > 0) return;
-      const std::vector<std::string> left = app.remaining();
-      if (!left.empty()) refuse_word(app, name, left.front());
-      throw InvalidArgument(fmt::format("{} ({})", problem(app, error), more_help(name)));
+      return problem(app, error);
     }
+  }
+
+  // Throws InvalidArgument, which says what is wrong and what was meant.
+  static void refuse_mistakes(const CLI::App& app, const std::string& name, const std::string& mistake,
+                              const std::string& hint) {
     const std::vector<std::string> left = app.remaining();
-    if (!left.empty()) refuse_word(app, name, left.front());
+    if (!left.empty()) refuse_word(app, name, left.front(), hint);
+    if (!mistake.empty()) throw InvalidArgument(fmt::format("{} ({})", mistake, more_help(name)));
   }
 
   std::vector<std::string> take_program(const DeclaredCommand& command, std::vector<std::string>& words) const {

@@ -69,6 +69,10 @@ std::vector<OptionText> options_of(const CLI::App& app) {
   return texts;
 }
 
+bool takes_files(const CLI::Option& option) {
+  return option.get_positional() && names_file(option.get_name(/*positional=*/true));
+}
+
 std::string usage_of(const OptionText& option) {
   if (option.is_positional) return option.value + (option.is_repeated ? "..." : "");
   std::string usage;

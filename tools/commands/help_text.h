@@ -28,6 +28,9 @@ struct OptionText {
 // Returns the options in the order of their declaration.
 std::vector<OptionText> options_of(const CLI::App& app);
 
+// Returns whether it is a positional whose values are paths of files.
+bool takes_files(const CLI::Option& option);
+
 // Returns "--gpu GPU", "-h, --help" or "TRACE...".
 std::string usage_of(const OptionText& option);
 
