@@ -217,7 +217,7 @@ TEST(RecordedSnapshots, AreChecked) {
 
 TEST(RecordedSnapshots, AreShown) {
   for_each_snapshot([](const Recorded& recorded) {
-    EXPECT_FALSE(json_of(report_of(read_history(recorded.path), 5))["devices"].empty());
+    EXPECT_FALSE(json_of(report_of(Timelines(read_history(recorded.path)), 5))["devices"].empty());
   });
 }
 

@@ -28,7 +28,9 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 History read_file(const std::string& path) { return read_snapshot_history(InputFile(path, "snapshot")); }
 History read_text(const std::string& text) { return read_file(TemporaryFile(text).path()); }
-nlohmann::json report(const History& snapshot, std::size_t top = 10) { return json_of(report_of(snapshot, top)); }
+nlohmann::json report(const History& snapshot, std::size_t top = 10) {
+  return json_of(report_of(Timelines(snapshot), top));
+}
 
 // The message without the file's name; "" when there is no complaint.
 std::string complaint_about_snapshot(const std::string& text) {
@@ -83,12 +85,38 @@ TEST(Snapshots, OfPyTorchSayWhatHoldsTheMemory) {
 }
 
 TEST(Snapshots, AsTextHaveEveryFigure) {
-  const std::string text = text_of(report_of(read_file(kLayers), 2), {});
+  const std::string text = text_of(report_of(Timelines(read_file(kLayers)), 2), {});
   for (const char* part : {"36.00 MiB in 4 segments", "18.25 MiB in 8 blocks", "12.00 MiB of it, by other streams",
                            "17.75 MiB in 4 blocks, the largest 12.00 MiB", "32.39 %", "57 events",
                            "layers.py:34 in train", "layers.py:10 in __init__", "and 2 more lines"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
   }
+}
+
+// The live memory at the end is not what the GPU had to have room for.
+TEST(Snapshots, BeginWithThePeakOfTheHistory) {
+  const auto event = [](const char* action, std::uint64_t address, std::size_t bytes) {
+    return nlohmann::json{
+        {"action", action}, {"addr", address}, {"size", bytes}, {"stream", 0}, {"frames", nlohmann::json::array()}};
+  };
+  const nlohmann::json events = {{event("segment_alloc", 4096, 2 * kMiB), event("alloc", 4096, 500),
+                                  event("alloc", 4608, kMiB), event("free_requested", 4608, kMiB),
+                                  event("free_completed", 4608, kMiB)}};
+  const History snapshot = read_text(small_snapshot(replaced("/device_traces", events)).dump());
+  const std::string text = to_text(snapshot, 10);
+  for (const char* part :
+       {"peak                     1.00 MiB allocated of 2.00 MiB reserved, 50.0 % cached, at event 3 of 5\n",
+        "cachalot explain", "  at the end\n  reserved  ", "% of the free memory, at the end\n"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+  }
+  const nlohmann::json peak = report(snapshot)["devices"][0]["peak"];
+  EXPECT_EQ(peak["event"], 3);
+  EXPECT_EQ(peak["allocated_bytes"], kMiB + 512);
+  EXPECT_EQ(peak["reserved_bytes"], 2 * kMiB);
+  const nlohmann::json none = nlohmann::json::array({nlohmann::json::array()});
+  const History without = read_text(small_snapshot(replaced("/device_traces", none)).dump());
+  EXPECT_EQ(to_text(without, 10).find("peak"), std::string::npos);
+  EXPECT_EQ(report(without)["devices"][0]["peak"], nullptr);
 }
 
 void expect_same_blocks(std::span<const HistoryBlock> blocks, const SegmentSnapshot& segment) {
@@ -168,11 +196,19 @@ TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
   EXPECT_EQ(place(list()), ":0 ");
 }
 
+TEST(Snapshots, AsTextNameNativePlacesWithoutTheirSignatures) {
+  const nlohmann::json frames = {
+      {{"filename", "??"}, {"line", 0}, {"name", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)"}}};
+  const std::string text =
+      to_text(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10);
+  EXPECT_NE(text.find(" 1  at::_ops::mm::call\n"), std::string::npos) << text;
+}
+
 // A file's names reach the terminal as text only.
 TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
   const nlohmann::json frames = {{{"filename", "a\x1b[2J.py"}, {"line", 1}, {"name", "f\n"}}};
-  const std::string text =
-      text_of(report_of(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10), {});
+  const std::string text = text_of(
+      report_of(Timelines(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump())), 10), {});
   EXPECT_NE(text.find("a\\x1b[2J.py:1 in f\\x0a"), std::string::npos) << text;
 }
 
@@ -323,7 +359,8 @@ double seconds_of(int devices) {
   const std::string text = fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories);
   const History history = read_text(text);
   return cpu_seconds([&] {
-    EXPECT_NE(text_of(report_of(history, 10), {}).find(fmt::format("device {}\n", devices - 1)), std::string::npos);
+    EXPECT_NE(text_of(report_of(Timelines(history), 10), {}).find(fmt::format("device {}\n", devices - 1)),
+              std::string::npos);
     EXPECT_EQ(tools::traces_of(history).size(), static_cast<std::size_t>(devices));
   });
 }
@@ -392,7 +429,8 @@ TEST(Histories, LeaveOutActionsThatAreNotKnown) {
   EXPECT_EQ(snapshot.unknown_actions, 1u);
   EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
   const std::string line = "  left out of the history  1 event of an unknown kind, from a newer PyTorch\n";
-  EXPECT_TRUE(text_of(report_of(snapshot, 10), {}).ends_with(line)) << text_of(report_of(snapshot, 10), {});
+  EXPECT_TRUE(text_of(report_of(Timelines(snapshot), 10), {}).ends_with(line))
+      << text_of(report_of(Timelines(snapshot), 10), {});
 }
 
 TEST(Histories, ThatAreEmptyAreRefused) {

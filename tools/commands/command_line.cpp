@@ -124,12 +124,12 @@ namespace {
 class CommandLine {
  public:
   CommandLine() {
-    std::unique_ptr<Command> commands[] = {make_snapshot_command(),
+    std::unique_ptr<Command> commands[] = {make_explain_command(),
                                            make_simulate_command(),
                                            make_fit_command(),
                                            make_advise_command(),
+                                           make_snapshot_command(),
                                            make_compare_command(),
-                                           make_explain_command(),
                                            make_replay_command(),
                                            make_diff_command(),
                                            make_check_command(),

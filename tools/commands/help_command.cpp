@@ -145,7 +145,8 @@ std::string examples_section(const std::vector<Example>& examples, const Style& 
 }
 
 constexpr Example kFirstExamples[] = {
-    {"What fills the GPU's memory? A snapshot of a PyTorch program, read:", "cachalot snapshot snapshot.pickle"},
+    {"Why did memory run out, or what fills it? A snapshot of a PyTorch program, read:",
+     "cachalot explain snapshot.pickle"},
     {"Will it fit on a T4? No GPU is needed:", "cachalot simulate --gpu t4 train.py"},
     {"How much less memory would other allocator policies hold?", "cachalot compare snapshot.pickle"},
     {"Run a program with cachalot as PyTorch's allocator:", "cachalot run --config heap:pages train.py"},

@@ -21,10 +21,12 @@ class SnapshotCommand : public Command {
     static const CommandText text = {
         .name = "snapshot",
         .usage = "[OPTIONS] SNAPSHOT...",
-        .summary = "Say what holds the GPU memory in a memory snapshot of PyTorch or cachalot",
+        .summary = "Say what holds the GPU memory at the end of a memory snapshot of PyTorch or cachalot",
         .details =
-            "Reports for each device the reserved, allocated, requested and free memory and its fragmentation, the "
-            "same for each pool and stream, and the lines of the program that hold most memory. Lines are known where "
+            "Reports for each device the peak of its memory, and of the end of its history the reserved, allocated, "
+            "requested and free memory and its fragmentation, the same for each pool and stream, and the lines of the "
+            "program that hold most memory. `cachalot explain` says what held the memory at the peak, or when memory "
+            "ran out, and what would help. Lines are known where "
             "the program called torch.cuda.memory._record_memory_history() before it allocated.\n\n"
             "A pickle is read as plain data: nothing in it is executed, and a file that asks for that is refused. The "
             "exit code is 0, or 2 after an error, which one line on standard error tells.",
@@ -56,9 +58,9 @@ class SnapshotCommand : public Command {
     std::vector<Timelines> timelines;  // for the report
     for (const std::string& path : snapshots_) {
       with_file(path, "snapshot", [&](InputFile file) {
-        History history = read_snapshot_history(std::move(file));
-        reports.push_back(report_of(history, top_));
-        if (!html_.empty()) timelines.emplace_back(std::move(history));
+        Timelines one(read_snapshot_history(std::move(file)));
+        reports.push_back(report_of(one, top_));
+        if (!html_.empty()) timelines.push_back(std::move(one));
       });
     }
     if (!html_.empty()) write_html(reports, timelines);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -15,6 +16,7 @@
 #include "base/bytes.h"
 #include "cachalot/device.h"
 #include "tools/analysis/sites.h"
+#include "tools/analysis/timeline.h"
 #include "tools/base/quoted.h"
 
 namespace cachalot::tools {
@@ -63,12 +65,11 @@ struct Place {
   std::string_view file;
   std::uint32_t line = 0;
   std::string_view function;
-
-  friend auto operator<=>(const Place&, const Place&) = default;  // NOLINT(modernize-use-nullptr): not one of ours
 };
 
 struct SiteFigures {
-  Place place;
+  Place place;       // of the first block
+  std::string name;  // "model.py:42 in forward"
   std::uint64_t bytes = 0;
   std::size_t blocks = 0;
 };
@@ -79,34 +80,38 @@ struct DeviceFigures {
   Figures all;
   std::map<PoolKey, Figures> pools;
   std::vector<SiteFigures> sites;  // the largest first
+  std::optional<Moment> peak;      // of allocated bytes; nullopt without a history
   std::size_t history_entries = 0;
   double history_seconds = 0;
 };
 
-Place place_of(const History& history, Sites& sites, StackId stack) {
+// The place of a live block; one without a call stack has no name.
+SiteFigures site_of(const History& history, Sites& sites, StackId stack) {
   if (stack == 0) return {};
-  const StackFrame& frame = history.stacks.frame(sites.place_of(stack));
-  return {history.texts[frame.file], frame.line, history.texts[frame.function]};
+  const FrameId id = sites.place_of(stack);
+  const StackFrame& frame = history.stacks.frame(id);
+  return {.place = {history.texts[frame.file], frame.line, history.texts[frame.function]}, .name = sites.text_of(id)};
 }
 
 std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const DeviceHistory& device) {
-  std::map<Place, SiteFigures> by_place;
+  std::map<std::string, SiteFigures> by_name;
   for (const HistoryBlock& block : device.blocks) {
     if (block.state == HistoryBlock::State::free) continue;
-    const Place place = place_of(history, sites, block.stack);
-    SiteFigures& figures = by_place[place];
-    figures.place = place;
+    SiteFigures site = site_of(history, sites, block.stack);
+    SiteFigures& figures = by_name.try_emplace(site.name, site).first->second;
     figures.bytes += block.bytes;
     ++figures.blocks;
   }
   std::vector<SiteFigures> largest_first;
-  largest_first.reserve(by_place.size());
-  for (const auto& [place, figures] : by_place) largest_first.push_back(figures);
+  largest_first.reserve(by_name.size());
+  for (auto& [name, figures] : by_name) largest_first.push_back(std::move(figures));
   std::ranges::stable_sort(largest_first, std::greater<>{}, &SiteFigures::bytes);
   return largest_first;
 }
 
-DeviceFigures figures_of(const History& history, Sites& sites, const DeviceHistory& device) {
+DeviceFigures figures_of(const Timeline& timeline, Sites& sites) {
+  const History& history = timeline.history();
+  const DeviceHistory& device = timeline.device();
   DeviceFigures figures;
   for (const HistorySegment& segment : device.segments) {
     const auto blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
@@ -115,6 +120,7 @@ DeviceFigures figures_of(const History& history, Sites& sites, const DeviceHisto
     figures.pools[{history.pools[segment.pool], kind, history.streams[segment.stream]}].add(segment, blocks);
   }
   figures.sites = sites_of(history, sites, device);
+  if (!device.events.empty()) figures.peak = timeline.moment(MomentKind::allocated_peak);
   figures.history_entries = device.events.size();
   if (!device.events.empty()) {
     figures.history_seconds =
@@ -124,18 +130,36 @@ DeviceFigures figures_of(const History& history, Sites& sites, const DeviceHisto
 }
 
 // By the number of the device.
-std::map<int, DeviceFigures> figures_of(const History& history) {
+std::map<int, DeviceFigures> figures_of(const Timelines& timelines) {
   std::map<int, DeviceFigures> devices;
-  Sites sites(history);
-  for (const DeviceHistory& device : history.devices) {
-    devices[device.device] = figures_of(history, sites, device);
-  }
+  Sites sites(timelines.history());
+  for (const Timeline& timeline : timelines.devices()) devices[timeline.device().device] = figures_of(timeline, sites);
   return devices;
 }
 
-std::string place_text(const Place& place) {
-  if (place.file.empty() && place.function.empty()) return "(no call stack was recorded)";
-  return fmt::format("{}:{} in {}", Printable{place.file}, place.line, Printable{place.function});
+std::string name_text(const SiteFigures& site) {
+  return site.name.empty() ? "(no call stack was recorded)" : printable(site.name);
+}
+
+// Adds the peak, for which memory must suffice; the other figures are of the end.
+void add_peak(Section& section, const DeviceFigures& device) {
+  if (!device.peak) {
+    section.add_value("peak", nullptr);
+    return;
+  }
+  const Held& held = device.peak->held;
+  const std::uint64_t cached = held.reserved - std::min(held.reserved, held.allocated);
+  const std::string reserved =
+      held.reserved == 0 ? ""
+                         : fmt::format(" of {} reserved, {} cached", format_bytes(held.reserved),
+                                       percent_text(static_cast<double>(cached) / static_cast<double>(held.reserved)));
+  Section peak = object_of("peak");
+  peak.add_value("event", device.peak->event).add_value("reserved_bytes", held.reserved);
+  peak.add_bytes("allocated_bytes", "peak", held.allocated,
+                 fmt::format(" allocated{}, at event {} of {}", reserved, with_commas(device.peak->event),
+                             with_commas(device.history_entries)));
+  peak.add_line("", "`cachalot explain` says what held it, and what helps");
+  section.add(std::move(peak)).add(Note{.text = "  at the end", .is_wrapped = false});
 }
 
 std::string pool_name(PoolId id, PoolKind kind) {
@@ -152,6 +176,7 @@ std::string history_text(const DeviceFigures& device) {
 
 void add_figures(Section& section, const DeviceFigures& device) {
   const Figures& all = device.all;
+  add_peak(section, device);
   section.add_value("segments", all.segments).add_value("pending_free_bytes", all.pending);
   section.add_value("live_blocks", all.live_blocks).add_value("free_blocks", all.free_blocks);
   section.add_value("largest_free_bytes", all.largest_free);
@@ -164,11 +189,13 @@ void add_figures(Section& section, const DeviceFigures& device) {
   section.add_bytes(
       "free_bytes", "free", all.free,
       fmt::format(" in {}, the largest {}", format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
-  const auto add_part = [&](const char* key, const char* label, double part) {
-    section.add(Figure{.key = key, .label = label, .cell = {part, fmt::format("{:.2f} %", 100 * part)}});
-  };
-  add_part("internal_fragmentation", "internal fragmentation", all.internal());
-  add_part("external_fragmentation", "external fragmentation", all.external());
+  section.add(Figure{.key = "internal_fragmentation",
+                     .label = "internal fragmentation",
+                     .cell = {all.internal(), fmt::format("{:.2f} %", 100 * all.internal())}});
+  section.add(Figure{.key = "external_fragmentation",
+                     .label = "external fragmentation",
+                     .cell = {all.external(), fmt::format("{:.2f} % of the free memory{}", 100 * all.external(),
+                                                          device.peak ? ", at the end" : "")}});
   section.add_value("history_entries", device.history_entries);
   section.add_value("history_seconds", device.history_seconds).add_line("history", history_text(device));
 }
@@ -236,15 +263,16 @@ Table sites_table(const DeviceFigures& device, std::size_t top) {
                           std::string(site.place.file),
                           site.place.line,
                           std::string(site.place.function),
-                          {nullptr, place_text(site.place)}});
+                          {nullptr, name_text(site)}});
   table.show_first(top, "and {} more lines");
   return table;
 }
 
 }  // namespace
 
-Section report_of(const History& history, std::size_t top) {
-  const std::map<int, DeviceFigures> devices = figures_of(history);
+Section report_of(const Timelines& timelines, std::size_t top) {
+  const History& history = timelines.history();
+  const std::map<int, DeviceFigures> devices = figures_of(timelines);
   Section root{.title = printable(history.path)};
   root.add_value("snapshot", history.path).add_value("settings", history.settings);
   root.add_value("unknown_actions", history.unknown_actions);

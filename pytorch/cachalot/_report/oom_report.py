@@ -395,4 +395,4 @@ def _tail(files: tuple[Path, ...]) -> list[str]:
     if not files:
         return []
     size = bytes_text(files[-1].stat().st_size)
-    return [f"all of it: {files[0]}", f"snapshot:  {files[-1]} ({size}; cachalot snapshot opens it)"]
+    return [f"all of it: {files[0]}", f"snapshot:  {files[-1]} ({size}; cachalot explain reads it)"]

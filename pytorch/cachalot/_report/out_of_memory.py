@@ -176,7 +176,7 @@ def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryR
 
     Args:
         actions: "report" prints the report on stderr, within 40 lines. "snapshot:DIR" writes it as a whole to a new text
-            file in DIR, with a snapshot for `cachalot snapshot` and PyTorch's memory viewer beside it; the names contain
+            file in DIR, with a snapshot for `cachalot explain` and PyTorch's memory viewer beside it; the names contain
             RANK or LOCAL_RANK, the process's number, and the number of the failure. "most:N" ends the reports after N
             failures (default 10). Combine them with commas. None: neither prints nor writes.
         call: a function that receives each OutOfMemoryReport. It may run on any thread that allocates.
