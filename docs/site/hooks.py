@@ -3,6 +3,8 @@
 Links in the documents are those of the repository, so that they work when it is browsed. On the site, a link to a document
 leads to its page, a link to a public header to its reference, and a link to any other file is shown as text. Without
 the reference, which doxygen writes, links to headers are text as well.
+
+The search shows what readers use before what developers keep: the score of a page is multiplied by the boost of its section.
 """
 
 from __future__ import annotations
@@ -41,6 +43,11 @@ PAGES = {
     "simulator/README.md": "tools/simulator.md",
 } | {f"examples/{path.parent.name}/README.md": f"examples/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")}
 
+# Boosts in the search by the section of the navigation. A word in a title counts a thousand times as much as one in the text.
+BOOSTS = {"Get started": 2, "Guides": 2, "Tools": 2, "Reference": 2, "Examples": 0.5, "Releases": 0.1, "Develop": 0.1}
+BOOST_OF_DATA = 0.05
+BOOST_BESIDE_NAVIGATION = 0.002  # decisions and measurements: a title counts as much as a word in the text of a guide
+
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^\s*(```|~~~)")
 
@@ -55,9 +62,24 @@ def on_files(files: Files, config) -> Files:
     return files
 
 
+def on_nav(nav, config, files: Files) -> None:
+    titles = {section.title for page in nav.pages for section in page.ancestors}
+    if missing := BOOSTS.keys() - titles:
+        raise ValueError(f"hooks.py: the navigation has no section {', '.join(sorted(missing))}")
+
+
+def search_boost(page, document: str) -> float:
+    if page.file.inclusion.is_not_in_nav():
+        return BOOST_BESIDE_NAVIGATION
+    if document.startswith("data/"):
+        return BOOST_OF_DATA
+    return next((BOOSTS[section.title] for section in page.ancestors if section.title in BOOSTS), 1)
+
+
 def on_page_markdown(markdown: str, page, config, files: Files) -> str:
     page_path = page.file.src_uri
     document = next((document for document, at in PAGES.items() if at == page_path), f"docs/{page_path}")
+    page.meta["search"] = {"boost": search_boost(page, document)}
 
     def link(found: re.Match[str]) -> str:
         is_picture, text, target = found.groups()
