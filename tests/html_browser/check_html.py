@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import browser
 import training
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=\"window.wasExecuted = true\">/model.py"
 SHARED = "window.cachalotReport.shared"
 
@@ -314,6 +315,32 @@ def test_explain_has_its_verdict_on_top(context: Context) -> None:
     assert settings == [each["setting"] for each in told["remedies"]], (settings, told["remedies"])
     context.picture(page, "explain")
     assert_quiet(page)
+
+
+def test_headings_are_sentences_and_identifiers_stay(context: Context) -> None:
+    html = context.folder / "peak.html"
+    snapshot = ROOT / "data" / "snapshots" / "torch-2.11" / "transformer_stages.pickle.gz"
+    context.cachalot("explain", "--html", html, snapshot)
+    page = context.chromium.open(html)
+    heading = page.evaluate("document.querySelector('#verdict h2').textContent")
+    assert heading == "At its peak the program used 95.13 MiB (40.0 % gradients); memory did not run out", heading
+    for text, shown in (
+        ("set heap:pages", "Set heap:pages"),
+        ("expandable_segments:True", "expandable_segments:True"),
+        ("heap:pages,remap_slack:0.1", "heap:pages,remap_slack:0.1"),
+        ("cachalot's page heap", "cachalot's page heap"),
+    ):
+        assert page.evaluate(f"asSentence({json.dumps(text)})") == shown, text
+    assert_quiet(page)
+
+
+def test_a_legend_breaks_between_its_groups(context: Context) -> None:
+    page = context.page()
+    page.evaluate("document.getElementById('legend').style.width = '40rem'")
+    lines = page.evaluate(
+        "[...document.querySelectorAll('#legend .keys')].map((keys) => [...new Set([...keys.children].map((key) => Math.round(key.getBoundingClientRect().bottom)))])"
+    )
+    assert len(lines) == 2 and len(lines[0]) == len(lines[1]) == 1 and lines[0] != lines[1], lines
 
 
 def test_advise_has_its_table_beside_the_history(context: Context) -> None:

@@ -294,9 +294,21 @@ std::string cached_text(const Explanation& one) {
   }
 }
 
+// Returns "at its peak the program used 11.79 GiB (62.3 % activations); memory did not run out".
+std::string peak_sentence(const Explanation& one) {
+  const std::uint64_t used = one.peak.held.requested;
+  std::string most;
+  if (used > 0 && !one.shares.categories.empty() && one.shares.categories.front().name != "unknown") {
+    const Share& largest = one.shares.categories.front();
+    most = fmt::format(" ({} {})", percent_text(static_cast<double>(largest.bytes) / static_cast<double>(used)),
+                       largest.name);
+  }
+  return fmt::format("at its peak the program used {}{}; memory did not run out", format_bytes(used), most);
+}
+
 // Returns the sentence for the cause: "300.00 MiB were asked for; 540.00 MiB are free in 20 pieces of at most 56.00 MiB …".
 std::string sentence_of(const Explanation& one) {
-  if (one.cause == Cause::none) return "memory did not run out";
+  if (one.cause == Cause::none) return peak_sentence(one);
   if (!one.evidence.failure) return holder_text(one);
   return fmt::format("{} was asked for: {}", format_bytes(one.evidence.failure->requested_bytes), cached_text(one));
 }

@@ -42,6 +42,11 @@ function stateText(shared, moment) {
   return lines.join('\n');
 }
 
+// Keys of one group stay together: a line that is too long breaks between groups.
+function showLegend(id, ...groups) {
+  byId(id).replaceChildren(...groups.map((keys) => element('span', {className: 'keys'}, keys)));
+}
+
 function strokeKey(text, color, style) {
   const stroke = element('span', {className: 'stroke'});
   stroke.style.borderTopColor = theme.colors[color];

@@ -254,7 +254,7 @@ class MemoryMaps {
       return element('span', {className: 'key'}, [swatch, text]);
     };
     const categories = run.categories.map((name, i) => [name, i]).filter(([, i]) => pyramid.maxima[i] > 0).map(([name, i]) => key(name, theme.category(i)));
-    byId('map-legend').replaceChildren(...categories, key('rounding', theme.colors.padding), key('free, but reserved', theme.colors.free), element('span', {className: 'key', textContent: '│ a segment begins'}));
+    showLegend('map-legend', categories, [key('rounding', theme.colors.padding), key('free, but reserved', theme.colors.free), element('span', {className: 'key', textContent: '│ a segment begins'})]);
   }
 
   zoom(factor, around) {

@@ -7,14 +7,19 @@ function searchFor(words) {
   byId('search').dispatchEvent(new Event('input'));
 }
 
+// A sentence begins with a capital; an identifier or a name stays as it is.
+function asSentence(text) {
+  return text.replace(/^[a-z]+(?![^ ,;.])/, (word) => word.charAt(0).toUpperCase() + word.slice(1));
+}
+
 function verdictElements({headline, paragraphs, remedies}) {
-  const parts = [element('h2', {textContent: headline}), ...paragraphs.map((text) => element('p', {textContent: text}))];
+  const parts = [element('h2', {textContent: asSentence(headline)}), ...paragraphs.map((text) => element('p', {textContent: text}))];
   if (remedies.length > 0) parts.push(element('ol', {className: 'remedies'}, remedies.map(remedyElement)));
   return parts;
 }
 
 function remedyElement({title, evidence, setting}) {
-  const parts = [element('h3', {textContent: title.charAt(0).toUpperCase() + title.slice(1)}), element('p', {textContent: evidence})];
+  const parts = [element('h3', {textContent: asSentence(title)}), element('p', {textContent: evidence})];
   if (setting !== '') {
     const button = element('button', {type: 'button', textContent: 'Copy'}, [], {'aria-label': `Copy ${setting}`});
     button.addEventListener('click', async () => {

@@ -2,6 +2,9 @@
 // The timelines: requested memory in stacked categories with the lines of allocated and reserved memory, and fragmentation
 // below it; both show the same stretch. uPlot draws them.
 
+const STRIP = 14;  // pixels: the height of a strip of stages
+const STRIPS = 3;  // nested stages that are shown
+
 class Timeline {
   constructor(shared) {
     this.shared = shared;
@@ -208,7 +211,7 @@ class Timeline {
   drawStages(chart) {
     const {ctx, bbox} = chart;
     const ratio = window.devicePixelRatio || 1;
-    const height = 14 * ratio;
+    const height = STRIP * ratio;
     const [from, to] = this.shared.view;
     const xOf = (moment) => chart.valToPos(this.x(clamp(moment, from, to)), 'x', true);
     ctx.save();
@@ -216,7 +219,7 @@ class Timeline {
     ctx.textBaseline = 'middle';
     ctx.textAlign = 'left';
     for (const span of this.shared.run.stageSpans) {
-      if (span.depth > 2 || span.to < from || span.from > to) continue;
+      if (span.depth >= STRIPS || span.to < from || span.from > to) continue;
       const [left, right, top] = [xOf(span.from), xOf(span.to), bbox.top + span.depth * height];
       if (right - left < 2 * ratio) continue;
       ctx.fillStyle = theme.colors.line;
@@ -241,14 +244,15 @@ class Timeline {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     ctx.font = `${11 * ratio}px system-ui, "DejaVu Sans", sans-serif`;
+    const strips = this.shared.run.stageSpans.reduce((most, span) => Math.max(most, Math.min(span.depth + 1, STRIPS)), 0);
     for (const [moment] of this.shared.run.ooms.slice(-200)) {
       const x = Math.round(chart.valToPos(this.x(moment), 'x', true)) + 0.5;
-      this.mark(ctx, x, bbox, theme.colors.alarm, [3 * ratio, 3 * ratio], 'out of memory', ratio);
+      this.mark(ctx, x, bbox, theme.colors.alarm, [3 * ratio, 3 * ratio], 'out of memory', bbox.top + (strips * STRIP + 12) * ratio, ratio);
     }
     ctx.restore();
   }
 
-  mark(ctx, x, bbox, color, dash, text, ratio) {
+  mark(ctx, x, bbox, color, dash, text, textAt, ratio) {
     if (x < bbox.left - 1 || x > bbox.left + bbox.width + 1) return;
     ctx.strokeStyle = color;
     ctx.fillStyle = color;
@@ -261,7 +265,7 @@ class Timeline {
     ctx.setLineDash([]);
     const isRight = x > bbox.left + bbox.width / 2;
     ctx.textAlign = isRight ? 'right' : 'left';
-    if (text !== '') ctx.fillText(text, x + (isRight ? -5 : 5) * ratio, bbox.top + 12 * ratio);
+    if (text !== '') ctx.fillText(text, x + (isRight ? -5 : 5) * ratio, textAt);
   }
 
   drawLegend() {
@@ -271,7 +275,7 @@ class Timeline {
     run.layouts.forEach((layout, i) => lines.push(strokeKey(`reserved, ${layout.name}`, i === 0 ? 'ink' : 'accent', i === 0 ? 'solid' : 'dashed')));
     if (this.shared.matches !== null) lines.push(strokeKey(`matches of “${this.shared.search}”`, 'mark', 'solid'));
     if (run.left_out > 0) lines.push(element('span', {className: 'key', textContent: `${countText(run.left_out)} small allocations, only as a sum`}));
-    byId('legend').replaceChildren(...keys, ...lines);
+    showLegend('legend', keys, lines);
     byId('fragmentation-legend').replaceChildren(...run.layouts.map((layout, i) => strokeKey(layout.name, i === 0 ? 'ink' : 'accent', i === 0 ? 'solid' : 'dashed')));
   }
 
