@@ -101,6 +101,16 @@ std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   }
 }
 
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+bool is_of_simulator(const ScriptFrame& frame) { return contains(frame.file, "/cachalot_simulator/"); }
+
+bool is_of_program(const ScriptFrame& frame) {
+  constexpr std::string_view kInstalled[] = {"/site-packages/", "/dist-packages/", "/lib/python", "<frozen"};
+  return !is_of_simulator(frame) && std::none_of(std::begin(kInstalled), std::end(kInstalled),
+                                                 [&](std::string_view part) { return contains(frame.file, part); });
+}
+
 // --- breaches and leaks ---
 
 constexpr std::size_t kMostFrames = 12;  // of a stack, in a report
@@ -172,6 +182,14 @@ std::string_view maker_of(Owned kind) {
 bool is_memory(Owned kind) { return kind != Owned::stream && kind != Owned::event; }
 
 }  // namespace
+
+std::string line_in_python() {
+  std::array<ScriptFrame, CallStack::kMaxFrames> frames;
+  const auto end = frames.begin() + static_cast<std::ptrdiff_t>(python_frames(frames));
+  auto frame = std::find_if(frames.begin(), end, is_of_program);
+  if (frame == end) frame = std::find_if_not(frames.begin(), end, is_of_simulator);
+  return frame == end ? "" : formatted("{}:{} in {}", frame->file, frame->line, frame->function);
+}
 
 void Watch::begin(bool tells_at_once) {
   is_on_ = true;

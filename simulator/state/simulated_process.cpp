@@ -149,6 +149,7 @@ void Process::write_report() {
   const Lock lock(process_mutex);
   if (process->report_.is_written()) return;
   process->watch_.tell_what_is_left();
+  process->virtual_memory_.sleeping().tell_of_more();
   if (!process->report_.is_wanted()) return;
   std::vector<const SimulatedDevice*> devices;
   devices.reserve(static_cast<std::size_t>(process->devices_.count()));

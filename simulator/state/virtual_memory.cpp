@@ -109,15 +109,24 @@ void SleepingMemory::require_awake(const char* call, const void* start, std::siz
   const auto address = reinterpret_cast<Address>(start);
   const auto at = first_behind(address);
   if (at == asleep_.end() || at->first >= address + bytes) return;
+  const std::string line = line_in_python();
+  const std::string user = line.empty() ? call : formatted("{} at {}", call, line);
   const std::string text = formatted(
       "{} uses [{:#x}, +{}), but [{:#x}, +{}) is asleep, or was freed: cuMemUnmap took its memory, and only its "
       "addresses are left. Wake it first (restore_physical)",
-      call, address, bytes, at->first, at->second.bytes);
+      user, address, bytes, at->first, at->second.bytes);
+  const auto [told, is_first] = told_.try_emplace(user, text);
+  if (!is_first) ++more_;
   if (watch_.is_on())
-    watch_.note(text, at->second.stack);
+    watch_.note(told->second, at->second.stack);
   else
-    note_once(text);
+    note_once(told->second);
   throw CudaError(formatted("{} of memory that is asleep", call), static_cast<int>(CudaCode::invalid_value), text);
+}
+
+void SleepingMemory::tell_of_more() const {
+  if (more_ == 0 || watch_.is_on()) return;
+  note_once(formatted("and {} more use{} of memory that is asleep, by the same calls", more_, more_ == 1 ? "" : "s"));
 }
 
 namespace {

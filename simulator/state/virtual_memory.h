@@ -56,9 +56,11 @@ class SleepingMemory {
   // The range has memory again, or is no longer reserved.
   void remove(const AddressRange& range);
 
-  // Throws cudaErrorInvalidValue if a part of the bytes is asleep. The report names call, bytes and range; a strict run adds
-  // the stacks of the use and of the unmapping.
+  // Throws cudaErrorInvalidValue if a part of the bytes is asleep. The first use by a call on a line of Python is noted, with
+  // bytes and range: one call of a model may use hundreds of tensors. A strict run adds the stacks of the use and of the unmapping.
   void require_awake(const char* call, const void* start, std::size_t bytes);
+  // Notes how many uses were not noted one by one. To be called at the end of the process.
+  void tell_of_more() const;
 
  private:
   struct Asleep {
@@ -68,7 +70,9 @@ class SleepingMemory {
   std::map<Address, Asleep>::iterator first_behind(Address address);
 
   Watch& watch_;
-  std::map<Address, Asleep> asleep_;  // by their beginnings; they do not overlap
+  std::map<Address, Asleep> asleep_;         // by their beginnings; they do not overlap
+  std::map<std::string, std::string> told_;  // the note of the first use, by call and line
+  std::size_t more_ = 0;                     // uses
 };
 
 // A handle of the program names device and handle of the device.

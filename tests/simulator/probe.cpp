@@ -328,6 +328,13 @@ int rules(const std::string& name) {
            std::printf("%s\n", cudaGetErrorName(cudaMemcpyAsync(&byte, asleep + 8, 1, cudaMemcpyDefault, nullptr)));
          });
        }},
+      {"copy_from_sleeping_again",
+       [](const Things& things) {
+         use_sleeping(things, [](const char* asleep) {
+           char byte = 0;
+           for (int i = 0; i < 3; ++i) cudaMemcpyAsync(&byte, asleep + i, 1, cudaMemcpyDefault, nullptr);
+         });
+       }},
       {"fill_sleeping",
        [](const Things& things) {
          use_sleeping(things, [](char* asleep) { cudaMemsetAsync(asleep - 4096, 0, 8192, nullptr); });

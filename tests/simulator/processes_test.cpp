@@ -231,6 +231,9 @@ TEST_F(SimulatorProcesses, AUseOfMemoryThatIsAsleepIsReported) {
       "its memory, and only its addresses are left. Wake it first (restore_physical)\n";
   EXPECT_EQ(without_addresses(probe("", "rules copy_from_sleeping")), copy + "cudaErrorInvalidValue\n");
   EXPECT_EQ(without_addresses(breaches_of("copy_from_sleeping")), copy + "  the other call:\ncudaErrorInvalidValue\n");
+  EXPECT_EQ(without_addresses(probe("", "rules copy_from_sleeping_again")),
+            copy + "cachalot simulator: and 2 more uses of memory that is asleep, by the same calls\n");
+  EXPECT_EQ(without_addresses(breaches_of("copy_from_sleeping_again")), copy + "  the other call:\n");
   EXPECT_NE(breaches_of("fill_sleeping").find("cudaMemset uses [0x"), std::string::npos);
   EXPECT_EQ(breaches_of("copy_beside_sleeping"), "");
 }
