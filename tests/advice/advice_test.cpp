@@ -170,7 +170,7 @@ TEST(Advice, ChargesTheContextAndOthersToTheGpu) {
   const std::size_t held_mib =
       of(advise(program, device_of(kDeviceBytes), {}, options_without_times()), "heap:pages").peak_reserved_bytes /
       kMiB;
-  const std::vector<Card> cards = {card("one", held_mib + 99, 100), card("two", held_mib + 100, 100)};
+  const std::vector<Card> cards = {card("one", held_mib + 99, 100), card("two", held_mib * 102 / 100 + 100, 100)};
   AdviceOptions options = options_without_times();
   EXPECT_THAT(of(advise(program, device_of(kDeviceBytes), {cards[1]}, options), "heap:pages").gpus, ElementsAre("two"));
   program.other_bytes = 1000 * kMiB;

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/replay/policies.h"
 
@@ -169,8 +170,8 @@ History history_with_failure(std::uint64_t free_bytes) {
 
 TEST(FailedRequests, ArePlayedAndFreedAtOnce) {
   const History history = history_with_failure(8 * kMiB);
-  const Trace with = trace_of(Timeline(history, history.devices[0]), {.failed = TraceOptions::Failed::played});
-  const Trace without = trace_of(Timeline(history, history.devices[0]));
+  const Trace with = trace_of(Timeline(history, history.devices[0]), {});
+  const Trace without = trace_of(Timeline(history, history.devices[0]), {.plays_failures = false});
   EXPECT_EQ(with.event_count, without.event_count + 2);
   EXPECT_EQ(peak_live_bytes(without), 4 * kMiB);
   EXPECT_EQ(peak_live_bytes(with), 34 * kMiB);

@@ -10,6 +10,7 @@
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/oom_message.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 #include "tools/replay/policies.h"

@@ -29,7 +29,7 @@ Trace trace_with_holes() {
 }
 
 Card card(const std::string& key, std::size_t mib) {
-  return {.key = key, .product = key, .capability = "8.6", .memory_bytes = mib * kMiB};
+  return {.key = key, .model = key, .product = key, .capability = "8.6", .memory_bytes = mib * kMiB};
 }
 
 Card make_large() { return card("large", 1000); }
@@ -110,7 +110,7 @@ TEST(ACardTable, BelievesTheRunAndSaysWhereAReplayDiffersFromIt) {
 }
 
 TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
-  Card one = {.key = "card", .product = "card", .capability = "8.9", .memory_bytes = kMiB};
+  Card one = {.key = "card", .model = "card", .product = "card", .capability = "8.9", .memory_bytes = kMiB};
   EXPECT_TRUE(has_kernels(one, {}));
   EXPECT_TRUE(has_kernels(one, {"sm_75", "sm_86"})) << "binary code of an older minor version";
   EXPECT_FALSE(has_kernels(one, {"sm_75", "sm_90"}));

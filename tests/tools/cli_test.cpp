@@ -283,7 +283,7 @@ TEST(CommandLine, RefusesBadTracesAndNamesFileAndLine) {
 TEST(CommandLine, SaysWhatHoldsTheMemoryInASnapshot) {
   const Outcome text = run("snapshot --top 1 " + kLayers);
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  expect_contains(text.out, {kLayers, "36.00 MiB in 4 segments", "layers.py:34 in train", "and 3 more lines"});
+  expect_contains(text.out, {kLayers, "36.00 MiB in 4 segments", "layers.py:10 in __init__", "and 2 more lines"});
   const Outcome json = run("snapshot --json " + kLayers + " " + kLayers);
   EXPECT_EQ(json.exit_code, 0) << json.err;
   EXPECT_EQ(std::ranges::count(json.out, '\n'), 2);

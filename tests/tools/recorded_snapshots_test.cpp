@@ -20,6 +20,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/checks.h"
 #include "tools/analysis/explanation.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/history/history.h"
 #include "tools/output/export_formats.h"
@@ -179,7 +180,7 @@ const std::map<std::string, Answer> kAnswers = {
     {"fragmented", {"fragmentation", {"page_heap", "expandable_segments"}}},
     {"limited", {"limit", {"raise_limit"}}},
     {"rounded", {"cached_by_rounding", {"expandable_segments", "no_rounding"}}},
-    {"oversize", {"oversize_blocks", {"page_heap", "expandable_segments", "no_max_split_size"}}},
+    {"oversize", {"oversize_blocks", {"expandable_segments", "page_heap", "no_max_split_size"}}},
     {"private_pool", {"private_pool", {"no_private_pool"}}},
     {"other_stream", {"other_stream", {"page_heap", "expandable_segments", "one_stream"}}},
     {"graph_pools", {"graph_pools", {"one_graph_pool"}}},

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/replay/policies.h"
 
@@ -308,11 +309,9 @@ class RemedySearch {
         history_(timeline.history()),
         evidence_(evidence),
         start_(is_expandable(history_.settings) ? std::nullopt : recorded_start(timeline)),
-        now_(is_expandable(history_.settings) ? kExpandableSegments
-                                              : Policy{.options = segment_config(history_.settings)}),
+        now_(policy_of_settings(history_.settings)),
         of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
-        trace_(trace_of(timeline, options_from(nullptr))),  // behind the other trace, which is gone then
-        has_pools_(has_pools(timeline.device())) {
+        trace_(trace_of(timeline, options_from(nullptr))) {  // behind the other trace, which is gone then
     if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
     if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
   }
@@ -331,12 +330,10 @@ class RemedySearch {
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
                trace_, kExpandableSegments);
     }
-    // A trace has pools as streams; but no request gets memory of another pool.
-    const std::string pages = page_config(history_.settings) + (has_pools_ ? ",cross_stream:off" : "");
     consider({.key = "page_heap",
               .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
               .text = "cachalot's page heap maps free pages together, whatever lies between them"},
-             trace_, {.options = pages});
+             trace_, {.options = page_config(history_.settings)});
   }
 
   void try_for(Cause cause, const std::vector<Growth>& growths, Sites& sites) {
@@ -374,27 +371,29 @@ class RemedySearch {
   }
 
   std::vector<Remedy> best() {
-    const bool any_serves = std::ranges::any_of(found_, &Remedy::serves);
-    if (any_serves) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
+    if (evidence_.failure) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
     if (const auto held =
             recorded_bytes_if_other())  // a replay that is not exact promises no more than the program had
       std::erase_if(found_, [&](const Remedy& one) { return one.reserved_bytes >= *held; });
-    std::ranges::stable_sort(
-        found_, [](const Remedy& one, const Remedy& other) { return one.reserved_bytes < other.reserved_bytes; });
+    std::ranges::stable_sort(found_, {}, &Remedy::reserved_bytes);
+    if (!found_.empty()) {
+      std::vector<PolicyOffer> offers;
+      for (const Remedy& one : found_) offers.push_back(one.offer);
+      const auto choice = found_.begin() + static_cast<std::ptrdiff_t>(choose(offers));
+      std::rotate(found_.begin(), choice, choice + 1);
+    }
     if (found_.size() > kMostRemedies) found_.resize(kMostRemedies);
     return std::move(found_);
   }
 
  private:
-  // The request that failed is served. Under PyTorch's policy the program goes on from the memory that it had; another policy
+  // Requests that failed are played. Under PyTorch's policy the program goes on from the memory that it had; another policy
   // would have had less from the start.
   TraceOptions options_from(const RecordedStart* start) const {
     TraceOptions options{.start = start};
-    if (!evidence_.failure) return options;
-    options.failed = TraceOptions::Failed::last_served;
+    if (!evidence_.failure || timeline_.last_oom()) return options;
     const Failure& failure = *evidence_.failure;
-    if (!timeline_.last_oom())
-      options.request = {.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool};
+    options.request = {.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool};
     return options;
   }
   TraceOptions options_as_recorded() const { return options_from(start_ ? &*start_ : nullptr); }
@@ -402,18 +401,18 @@ class RemedySearch {
 
   // Keeps the remedy if its replay shows that it helps.
   void consider(Remedy remedy, const Trace& trace, const Policy& policy, std::uint64_t more_room = 0) {
-    // With less memory the cache is given back, but not that of pools, which a trace has as streams. The page heap's steps are the
-    // smaller, the smaller the device is.
-    const std::uint64_t device = has_pools_ ? kEnoughBytes : evidence_.total_bytes.value_or(kEnoughBytes);
-    const std::optional<std::uint64_t> held = held_bytes(trace, policy, device);
+    // With less memory the cache is given back. The page heap's steps are the smaller, the smaller the device is.
+    const std::optional<std::uint64_t> held = held_bytes(trace, policy, evidence_.total_bytes.value_or(kEnoughBytes));
     if (!held) return;
     remedy.reserved_bytes = *held;
     if (available_bytes_) {
       const std::uint64_t room = std::max({more_room, *available_bytes_, kSmallestRoom});
-      const PolicyFigures on_room = *figures_of(trace, policy, has_pools_ ? kEnoughBytes : room);
+      const PolicyFigures on_room = *figures_of(trace, policy, room);
       remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
       if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
     }
+    remedy.range = held_range(trace, policy, evidence_.total_bytes.value_or(kEnoughBytes), remedy.reserved_bytes);
+    remedy.offer = offer_of(policy, {.peak_held_bytes = remedy.reserved_bytes}, now_);
     const bool is_less = static_cast<double>(remedy.reserved_bytes) <= static_cast<double>(of_bytes_) / kNearlyEqual;
     if (remedy.serves || is_less) found_.push_back(std::move(remedy));
   }
@@ -479,7 +478,6 @@ class RemedySearch {
   std::uint64_t of_bytes_;
   Trace trace_;
   std::optional<std::uint64_t> available_bytes_;
-  bool has_pools_;
   std::vector<Remedy> found_;
 };
 

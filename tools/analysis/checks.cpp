@@ -14,7 +14,6 @@
 #include "tools/analysis/timeline.h"
 #include "tools/base/quoted.h"
 #include "tools/base/text_layout.h"
-#include "tools/replay/expandable_segments.h"
 #include "tools/replay/policies.h"
 
 namespace cachalot::tools {
@@ -84,32 +83,13 @@ CheckedFigures recorded_figures(const Timeline& timeline, const CheckLimits& lim
 }
 
 // The requests that failed are played, too: another policy may serve them.
-constexpr TraceOptions::Failed kPlayed = TraceOptions::Failed::played;
-
 CheckedFigures replayed_figures(const Timeline& timeline, const Policy& policy, std::size_t device_bytes) {
-  const Trace trace = trace_of(timeline, {.failed = kPlayed});
+  const Trace trace = program_trace_of(timeline);
+  const PolicyFigures replayed = *tools::figures_of(trace, policy, device_bytes);
   CheckedFigures figures;
-  if (policy.heap == Policy::Heap::expandable_segments) {
-    const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
-    figures.peak_bytes = peak_live_bytes(expandable.ooms == 0 ? trace : trace_of(timeline));
-    figures.reserved_bytes = expandable.peak_reserved_bytes;
-    figures.ooms = expandable.ooms;
-    return figures;
-  }
-  ReplayOptions options;
-  options.config = config_of(policy);
-  options.device_bytes = device_bytes;
-  options.measure_fragmentation = false;
-  const ReplayResult result = replay(trace, options);
-  figures.peak_bytes = result.peak_requested_bytes;
-  figures.reserved_bytes = result.peak_reserved_bytes;
-  figures.ooms = result.ooms;
-  if (policy != Policy() || !timeline.history().settings.empty()) return figures;
-  // The recorded start, where it fits: the memory that PyTorch had then.
-  const auto start = recorded_start(timeline);
-  if (!start) return figures;
-  const ReplayResult as_recorded = replay(trace_of(timeline, {.failed = kPlayed, .start = &*start}), options);
-  if (as_recorded.ooms <= result.ooms) figures.reserved_bytes = as_recorded.peak_reserved_bytes;
+  figures.peak_bytes = peak_live_bytes(replayed.ooms == 0 ? trace : trace_of(timeline, {.plays_failures = false}));
+  figures.reserved_bytes = replayed.peak_held_bytes;
+  figures.ooms = replayed.ooms;
   return figures;
 }
 

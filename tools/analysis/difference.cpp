@@ -176,7 +176,7 @@ namespace {
 std::map<std::string, std::vector<std::size_t>> stage_begins(const Timeline* run) {
   std::map<std::string, std::vector<std::size_t>> begins;
   if (run == nullptr) return begins;
-  const Stages stages(run->history(), run->device());
+  const Stages stages(run->history(), run->device(), Stages::Of::user);
   TextId open = 0;
   for (std::size_t event = 0; event < run->events().size(); ++event) {
     const std::vector<TextId>& now = stages.open(stages.at(event));
@@ -281,7 +281,7 @@ struct Side {
       : history(of_history), timeline(of_device), sites(of_history), categorizer(of_history, rules) {
     if (timeline == nullptr) return;
     categories = categorizer.categories_of(*timeline);
-    stages.emplace(history, timeline->device());
+    stages.emplace(history, timeline->device(), Stages::Of::user);
     peak = timeline->asked_moment(options.at);
   }
 
@@ -293,22 +293,18 @@ struct Side {
             .reserved_bytes = peak.held.reserved};
   }
 
-  // The frames by which rows are named: places, and calls of forward.
+  // The frames by which rows are named.
   std::vector<FrameId> naming_frames(Frames frames) {
     std::set<FrameId> found;
     for (const std::uint32_t live : peak.live) {
       const StackId stack = stack_of(allocation(live));
       if (stack == 0) continue;
       found.insert(sites.place_of(stack, frames));
-      for (const FrameId frame : history.stacks[stack]) {
-        if (is_forward(frame)) found.insert(frame);
-      }
     }
     return {found.begin(), found.end()};
   }
 
   StackId stack_of(const Allocation& allocation) { return sites.telling_stack(allocation.stack, allocation.details); }
-  bool is_forward(FrameId frame) const { return history.texts[history.stacks.frame(frame).function] == "forward"; }
 
   const Allocation& allocation(std::uint32_t number) const { return timeline->allocations()[number]; }
 
@@ -342,13 +338,8 @@ class Namer {
     return stack == 0 ? kNoStack : side.sites.text_of(side.sites.place_of(stack, frames_));
   }
   // Returns the calls of forward, the outermost first.
-  std::string module_of(Side& side, const Allocation& allocation) {
-    constexpr std::size_t kLongest = 400;
-    std::string module;
-    for (const FrameId frame : side.history.stacks[side.stack_of(allocation)]) {
-      if (!side.is_forward(frame) || module.size() > kLongest) continue;
-      module.insert(0, text_of(side, frame) + (module.empty() ? "" : " > "));
-    }
+  static std::string module_of(Side& side, const Allocation& allocation) {
+    const std::string& module = side.sites.module_of(side.stack_of(allocation));
     return module.empty() ? "(outside of modules)" : module;
   }
   static std::string pool_of(Side& side, const Allocation& allocation) {
@@ -406,7 +397,7 @@ std::vector<DifferenceList> lists_of(Side& a, Side& b, Frames frames) {
       const std::string was = is_b ? "" : namer.own_line_of(*side, allocation);
       makers[0].add(std::string(side->categorizer.name_of(side->categories[live])), is_b, allocation.bytes);
       makers[1].add(namer.line_of(*side, allocation), is_b, allocation.bytes, was);
-      makers[2].add(namer.module_of(*side, allocation), is_b, allocation.bytes);
+      makers[2].add(Namer::module_of(*side, allocation), is_b, allocation.bytes);
       makers[3].add(Namer::pool_of(*side, allocation), is_b, allocation.bytes);
       makers[4].add(Namer::stage_of(*side, allocation), is_b, allocation.bytes);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/bytes.h"
 #include "tools/analysis/message_report.h"
 #include "tools/analysis/oom_figures.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/base/quoted.h"
 #include "tools/base/report_tree.h"
@@ -53,31 +55,42 @@ std::string pool_text(PoolId pool) {
   return pool == PoolId{} ? "default" : fmt::format("({}, {})", pool.first, pool.second);
 }
 
+constexpr StageId kEarlier = std::numeric_limits<StageId>::max();
+
 Shares shares_of(const History& history, std::span<const Allocation> allocations, std::span<const Category> categories,
-                 const Categorizer& names, const Moment& peak, const Stages& stages, Sites& sites, Frames frames) {
+                 const Categorizer& names, const Moment& peak, const Timeline& timeline, Sites& sites, Frames frames) {
+  const Stages stages(history, timeline.device(), Stages::Of::user);
+  const Stages modules(history, timeline.device(), Stages::Of::modules);
   Sums<Category> by_category;
   Sums<StackId> by_stack;
   Sums<std::uint16_t> by_pool;
   Sums<std::uint16_t> by_stream;
   Sums<StageId> by_stage;
+  Sums<StageId> by_module;
   for (const std::uint32_t i : peak.live) {
     const Allocation& one = allocations[i];
     by_category.add(categories[i], one.bytes);
     by_stack.add(sites.telling_stack(one.stack, one.details), one.bytes);
     by_pool.add(one.pool, one.bytes);
     by_stream.add(one.stream, one.bytes);
-    by_stage.add(one.begin == Allocation::kBefore ? 0 : stages.at(one.begin), one.bytes);
+    const bool is_earlier = one.begin == Allocation::kBefore;
+    by_stage.add(is_earlier ? kEarlier : stages.at(one.begin), one.bytes);
+    by_module.add(is_earlier ? 0 : modules.at(one.begin), one.bytes);
   }
   Shares shares;
   shares.categories =
       by_category.largest_first([&](Category category) { return std::string(names.name_of(category)); });
-  shares.modules = by_stack.largest_first([&](StackId stack) { return sites.module_of(stack); });
+  shares.modules = modules.size() > 1 ? by_module.largest_first([&](StageId module) { return modules.name(module); })
+                                      : by_stack.largest_first([&](StackId stack) { return sites.module_of(stack); });
   shares.lines = by_stack.largest_first(
       [&](StackId stack) { return stack == 0 ? std::string() : sites.text_of(sites.place_of(stack, frames)); });
   shares.pools = by_pool.largest_first([&](std::uint16_t pool) { return pool_text(history.pools[pool]); });
   shares.streams =
       by_stream.largest_first([&](std::uint16_t stream) { return fmt::format("{:#x}", history.streams[stream]); });
-  shares.stages = by_stage.largest_first([&](StageId stage) { return stages.name(stage); });
+  shares.stages = by_stage.largest_first(
+      [&](StageId stage) { return stage == kEarlier ? std::string("(before the history)") : stages.name(stage); });
+  // Without stages all is outside of them, or earlier.
+  if (stages.size() == 1) shares.stages.clear();
   return shares;
 }
 
@@ -338,10 +351,9 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   evidence.allocated_bytes = peak.held.allocated;
 
   Sites sites(history);
-  const Stages stages(history, device);
   Categorizer categorizer(history, rules);
   const std::vector<Category> categories = categorizer.categories_of(timeline);
-  explanation.shares = shares_of(history, allocations, categories, categorizer, peak, stages, sites, options.frames);
+  explanation.shares = shares_of(history, allocations, categories, categorizer, peak, timeline, sites, options.frames);
   explanation.temporaries = temporaries_of(allocations, sites, kMostTemporaries);
   if (options.has_tree) explanation.tree = tree_of(history, allocations, peak, sites, options.frames);
   add_place(explanation, device, sites, options.frames);
@@ -623,6 +635,12 @@ std::string remedies_heading(const Explanation& one) {
   return text;
 }
 
+std::string range_text(const Remedy& remedy) {
+  if (remedy.range.least == remedy.range.most) return "";
+  return fmt::format(" ({} to {}, by the timing of kernels and threads)", format_bytes(remedy.range.least),
+                     format_bytes(remedy.range.most));
+}
+
 void add_remedies(Section& section, const Explanation& one) {
   const Remedies& remedies = one.remedies;
   Table table{.key = "remedies",
@@ -630,6 +648,8 @@ void add_remedies(Section& section, const Explanation& one) {
                           {.key = "setting", .views = kNotInText},
                           {.key = "text", .views = kNotInText},
                           {.key = "reserved_bytes", .title = "reserved", .unit = Unit::bytes, .width = 12},
+                          {.key = "least_reserved_bytes", .views = kJsonAlone},
+                          {.key = "most_reserved_bytes", .views = kJsonAlone},
                           {.key = "of_bytes", .unit = Unit::bytes, .views = kNotInText},
                           {.key = "serves", .views = kNotInText},
                           {.title = "to set", .views = kTextAlone}},
@@ -638,20 +658,27 @@ void add_remedies(Section& section, const Explanation& one) {
               .is_apart = true,
               .views = kNotOnPage};  // the page's verdict has them
   for (const Remedy& remedy : remedies.best)
-    table.rows.push_back({remedy.key,
-                          remedy.setting,
-                          remedy.text,
-                          remedy.reserved_bytes,
-                          remedies.of_bytes,
-                          remedy.serves,
-                          {nullptr, remedy.setting + (remedy.serves ? ", which serves the request" : ""), Mood::good}});
+    table.rows.push_back(
+        {remedy.key,
+         remedy.setting,
+         remedy.text,
+         remedy.reserved_bytes,
+         remedy.range.least,
+         remedy.range.most,
+         remedies.of_bytes,
+         remedy.serves,
+         {nullptr,
+          fmt::format("{}{}{}", remedy.setting, remedy.serves ? ", which serves the request" : "", range_text(remedy)),
+          Mood::good}});
   section.add(std::move(table));
-  if (remedies.of_bytes != 0 && remedies.best.empty())
-    section.add(
-        Note{.text = fmt::format(
-                 "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.",
-                 format_bytes(remedies.of_bytes)),
-             .is_wrapped = false});
+  if (remedies.of_bytes == 0 || !remedies.best.empty()) return;
+  const std::string text =
+      one.evidence.failure
+          ? "\n  None of the settings that were tried serves the request, replayed."
+          : fmt::format(
+                "\n  None of the settings that were tried saves 1 % of the {} that the program holds, replayed.",
+                format_bytes(remedies.of_bytes));
+  section.add(Note{.text = text, .is_wrapped = false});
 }
 
 }  // namespace

@@ -4,83 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
-#include "cachalot/errors.h"
 #include "policy/torch_policy.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/history/address_map.h"
 
 namespace cachalot::tools {
 namespace {
 
 using Action = HistoryEvent::Action;
-
-// Splits at the commas outside of brackets.
-std::vector<std::string_view> parts_of(std::string_view settings) {
-  std::vector<std::string_view> parts;
-  int depth = 0;
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i <= settings.size(); ++i) {
-    const char c = i < settings.size() ? settings[i] : ',';
-    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
-    if (c != ',' || (depth > 0 && i < settings.size())) continue;
-    parts.push_back(settings.substr(begin, i - begin));
-    begin = i + 1;
-  }
-  return parts;
-}
-
-std::string_view key_of_setting(std::string_view part) {
-  const std::size_t begin = std::min(part.find_first_not_of(' '), part.size());
-  return part.substr(begin, part.find(':', begin) - begin);
-}
-
-bool is_valid(std::string_view part) {
-  try {
-    parse_options(part);
-    return true;
-  } catch (const InvalidArgument&) {
-    return false;
-  }
-}
-
-// Returns the heap with those settings that have one of the keys.
-std::string config_with(std::string_view settings, const char* heap, std::span<const std::string_view> keys,
-                        std::string_view without) {
-  constexpr std::size_t kLongest = 4096;
-  std::string config = heap;
-  for (const std::string_view part : parts_of(settings.substr(0, kLongest))) {
-    const std::string_view key = key_of_setting(part);
-    if (key == without || std::ranges::find(keys, key) == keys.end() || !is_valid(part)) continue;
-    config.append(",").append(part);
-  }
-  return is_valid(config) ? config : heap;
-}
-
-}  // namespace
-
-std::string segment_config(std::string_view settings, std::string_view without) {
-  constexpr std::array<std::string_view, 4> kOfSegments = {"max_split_size_mb", "max_non_split_rounding_mb",
-                                                           "roundup_power2_divisions", "large_segment_size_mb"};
-  return config_with(settings, "heap:segments", kOfSegments, without);
-}
-
-std::string page_config(std::string_view settings) {
-  constexpr std::array<std::string_view, 1> kOfPages = {"roundup_power2_divisions"};
-  return config_with(settings, "heap:pages", kOfPages, "");
-}
-
-Options segment_options(std::string_view settings) { return parse_options(segment_config(settings)); }
-
-bool is_expandable(std::string_view settings) {
-  return std::ranges::any_of(parts_of(settings), [](std::string_view part) {
-    return key_of_setting(part) == "expandable_segments" && part.ends_with("True");
-  });
-}
-
-namespace {
 
 // Makes the events. Each segment is free as a whole for a moment and is then filled from its begin, block after block: all
 // segments that were made before are full, so that the rest of this one is the only free block.
@@ -237,19 +173,20 @@ class TraceOfTimeline {
     trace_.events.reserve(start + timeline_.events().size() * 2 / 3);  // alloc, free_requested, free_completed
     begin();
     const bool releases = !has_pools(timeline_.device());
-    served_ = options_.failed == TraceOptions::Failed::last_served ? timeline_.last_oom() : std::nullopt;
     for (std::size_t i = options_.start == nullptr ? 0 : options_.start->left_out; i < timeline_.events().size(); ++i) {
       follow(i);
       const Release release = releases ? release_ending_at(timeline_.events(), i) : Release::none;
       if (release == Release::by_program) empty_cache();
       if (release == Release::for_request) taken_.is_after_release = true;
     }
-    if (options_.request) allocate(options_.request->bytes, options_.request->stream, options_.request->pool);
+    if (options_.request) fail(options_.request->bytes, options_.request->stream, options_.request->pool);
     CACHALOT_REQUIRE(!trace_.events.empty(), "{}: the history has no allocation and no free", trace_.path);
     if (!options_.follows_segments || !has_usual_policy(timeline_.history().settings)) trace_.segments.clear();
     trace_.event_count = trace_.events.size();
     trace_.slots = maker_.slots();
     trace_.streams = maker_.streams();
+    for (const std::uint64_t number : maker_.stream_numbers())
+      trace_.pools.push_back(static_cast<std::uint16_t>(number >> 16));
     return std::move(trace_);
   }
 
@@ -282,16 +219,15 @@ class TraceOfTimeline {
     if (event.action == Action::segment_alloc) taken_.range = {event.address, event.bytes};
     if (const std::uint32_t begun = timeline_.begun_by(number); begun != Timeline::kNone)
       slots_[begun] = allocate(event.bytes, event.stream, event.pool);
-    if (event.action == Action::oom && event.bytes != 0) fail(event, number);
+    if (event.action == Action::oom && event.bytes != 0 && options_.plays_failures)
+      fail(event.bytes, event.stream, event.pool);
     const auto [freed, end] = options_.freed.equal_range(static_cast<std::uint32_t>(number));
     for (auto one = freed; one != end; ++one) free(one->second);
   }
 
-  void fail(const HistoryEvent& event, std::size_t number) {
-    if (number == served_) allocate(event.bytes, event.stream, event.pool);
-    if (options_.failed != TraceOptions::Failed::played) return;
-    const std::uint32_t slot = make(event.bytes, event.stream, event.pool);
-    trace_.events.push_back(maker_.free(slot));
+  void fail(std::uint64_t bytes, std::uint16_t stream, std::uint16_t pool) {
+    trace_.events.push_back(maker_.free(make(bytes, stream, pool)));
+    ++trace_.failed_requests;
   }
 
   // Nothing happens where the allocation was freed before.
@@ -327,9 +263,8 @@ class TraceOfTimeline {
   const TraceOptions& options_;
   Trace trace_;
   TraceMaker maker_;
-  std::vector<std::uint32_t> slots_;   // of the live allocations
-  std::optional<std::size_t> served_;  // the event of the failed request that is served
-  RecordedSegment taken_;              // for the next allocation
+  std::vector<std::uint32_t> slots_;  // of the live allocations
+  RecordedSegment taken_;             // for the next allocation
 };
 
 }  // namespace
@@ -345,6 +280,14 @@ bool has_trace(const DeviceHistory& device) {
          (!device.events.empty() && std::ranges::any_of(device.blocks, is_live));
 }
 
+Trace program_trace_of(const Timeline& timeline) {
+  Trace trace = trace_of(timeline);
+  if (is_expandable(timeline.history().settings)) return trace;
+  if (const auto start = recorded_start(timeline))
+    trace.as_recorded = std::make_shared<const Trace>(trace_of(timeline, {.start = &*start}));
+  return trace;
+}
+
 std::vector<Trace> traces_of(const History& history) {
   std::vector<const DeviceHistory*> devices;
   for (const DeviceHistory& device : history.devices) {
@@ -355,7 +298,7 @@ std::vector<Trace> traces_of(const History& history) {
                                                 : unknown_actions_text(history.unknown_actions));
   std::vector<Trace> traces;
   for (const DeviceHistory* device : devices) {
-    traces.push_back(trace_of(Timeline(history, *device)));
+    traces.push_back(program_trace_of(Timeline(history, *device)));
     if (devices.size() == 1) traces.back().path = history.path;
   }
   return traces;

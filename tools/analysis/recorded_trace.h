@@ -1,36 +1,17 @@
-// Recorded programs as traces for replays: what they allocated, the settings that they ran with, and the memory that they began
-// with.
+// Recorded programs as traces for replays: their allocations, and the memory that they began with.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "cachalot/options.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
 #include "tools/replay/trace_reader.h"
 
 namespace cachalot::tools {
-
-// PYTORCH_CUDA_ALLOC_CONF of a recorded program, as options for a replay.
-
-// Returns the settings of the text that decide where PyTorch's default allocator puts a block, without those named `without`: an
-// option text for heap:segments. Settings that cannot be read are left out.
-std::string segment_config(std::string_view settings, std::string_view without = "");
-
-// Returns what cachalot's page heap takes of the settings, as it does when the program enables it: an option text.
-std::string page_config(std::string_view settings);
-
-// Returns the settings of the default allocator as options.
-Options segment_options(std::string_view settings);
-
-// Returns whether the program ran with expandable segments.
-bool is_expandable(std::string_view settings);
 
 // Returns how much memory was reserved at most, by the events of segments and the segments at the end; nullopt where the
 // history begins later than the program: there was memory before.
@@ -61,12 +42,9 @@ struct LastRequest {
 
 // The way to make a trace of a timeline, and what the program does otherwise in it.
 struct TraceOptions {
-  // Failed requests are left out; or played, and freed at once: whether a policy has memory for them is then known; or the last
-  // one is served: it stays allocated, and the others are left out.
-  enum class Failed : std::uint8_t { left_out, played, last_served };
-
-  Failed failed = Failed::left_out;
-  std::optional<LastRequest> request{};  // at the end, served as well
+  // Requests that failed are played, and freed at once: whether a policy has memory for them is then known. Else they are left out.
+  bool plays_failures = true;
+  std::optional<LastRequest> request{};  // at the end, played as well
   const RecordedStart* start = nullptr;
   // The pools, or streams, that take the places of those in History::pools, History::streams; empty: their own.
   std::vector<std::uint16_t> pools{};
@@ -87,7 +65,11 @@ struct TraceOptions {
 // (a pool set back to a checkpoint, say).
 Trace trace_of(const Timeline& timeline, const TraceOptions& options = {});
 
-// Returns a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
+// Returns the trace by which every command answers what the program would need: the requests that failed are played, and
+// PyTorch's default policy goes on from the memory that it had (Trace::as_recorded).
+Trace program_trace_of(const Timeline& timeline);
+
+// Returns such a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
 std::vector<Trace> traces_of(const History& history);
 
 // Returns whether the device has something to replay: an allocation, a free, or blocks that are older than its history.

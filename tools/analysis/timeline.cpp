@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/base/quoted.h"
 #include "tools/history/address_map.h"
 
@@ -49,9 +50,14 @@ class Pairing {
     }
   }
 
-  // Adds a block that lives at the end, unless the events have it.
+  // Adds a block that lives at the end, unless the events have it. They may lack its call stack.
   void add_last(const HistoryBlock& block, const HistorySegment& segment) {
-    if (block.state != HistoryBlock::State::allocated || places_.find(block.address) != AddressMap::kNone) return;
+    if (block.state != HistoryBlock::State::allocated) return;
+    if (Allocation* const live = find(block.address)) {
+      if (live->stack == 0) live->stack = block.stack;
+      if (live->details == 0) live->details = block.details;
+    }
+    if (places_.find(block.address) != AddressMap::kNone) return;
     places_.set(block.address, kGone);
     earlier_.push_back({.address = block.address,
                         .bytes = block.requested_bytes,
@@ -121,16 +127,18 @@ std::uint64_t changed(std::uint64_t bytes, std::int64_t by) {
 
 void subtract(std::uint64_t& from, std::uint64_t bytes) { from -= std::min(from, bytes); }
 
-std::uint64_t rounded(std::uint64_t bytes) {
+// The sizes of blocks under the program's settings.
+std::uint64_t rounded(std::uint64_t bytes, const Options& options) {
   constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
-  return round_to_block(std::clamp<std::uint64_t>(bytes, 1, kLargest));
+  return round_size(std::clamp<std::uint64_t>(bytes, 1, kLargest), options);
 }
 
 // Follows segments and blocks, to know what PyTorch did not split off a block as it allocated it: what lay free behind it then, up to
 // the next block or the segment's end, if it is not more than should_split leaves.
 class Remainders {
  public:
-  explicit Remainders(const Timeline& timeline) : events_(timeline.events()), ranges_(timeline.segments()) {
+  Remainders(const Timeline& timeline, const Options& options)
+      : events_(timeline.events()), options_(options), ranges_(timeline.segments()) {
     for (std::uint32_t i = 0; i < ranges_.size(); ++i) {
       if (ranges_[i].begin == Allocation::kBefore) open(ranges_[i]);
       if (ranges_[i].end != Allocation::kNever) closing_.push_back(i);
@@ -141,16 +149,18 @@ class Remainders {
         ranges_.begin());
     for (std::size_t i = 0; i < timeline.earlier(); ++i) {
       const Allocation& one = timeline.allocations()[i];
-      blocks_[one.address] = one.address + rounded(one.bytes);
+      blocks_[one.address] = one.address + rounded(one.bytes, options_);
     }
   }
 
   // Returns the bytes of the block; call it for the allocations of the history in their order.
   std::uint64_t block_bytes(const Allocation& one) {
     for (; event_ < one.begin; ++event_) follow(events_[event_]);
-    const Address end = one.address + rounded(one.bytes);
+    const Address end = one.address + rounded(one.bytes, options_);
     const Address free_until = end_of_free(one.address, end);
-    const bool is_kept = rounded(one.bytes) > kSmallSize && free_until - end <= kMinLargeRemainder;
+    const std::uint64_t bytes = rounded(one.bytes, options_);
+    const bool is_kept =
+        bytes > kSmallSize && !should_split(PoolKind::large, free_until - one.address, bytes, options_);
     blocks_[one.address] = is_kept ? free_until : end;
     return blocks_[one.address] - one.address;
   }
@@ -176,6 +186,7 @@ class Remainders {
   }
 
   const std::vector<HistoryEvent>& events_;
+  const Options& options_;
   const std::vector<MemoryRange>& ranges_;  // by the event of their begin
   std::vector<std::uint32_t> closing_;      // the ranges that end, by event
   std::size_t next_range_ = 0;
@@ -242,12 +253,13 @@ const std::vector<std::uint64_t>& Timeline::block_bytes() const {
   if (block_bytes_) return *block_bytes_;
   const std::map<Address, std::uint64_t> at_the_end = last_blocks(*device_);
   std::optional<Remainders> remainders;
-  if (keeps_remainders(*device_)) remainders.emplace(*this);
+  const Options options = segment_options(history_->settings);
+  if (keeps_remainders(*device_)) remainders.emplace(*this, options);
   std::vector<std::uint64_t>& bytes = block_bytes_.emplace();
   bytes.reserve(allocations_.size());
   for (const Allocation& one : allocations_) {
     const bool is_followed = remainders && one.begin != Allocation::kBefore;
-    bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes));
+    bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes, options));
     const auto block = one.end == Allocation::kNever ? at_the_end.find(one.address) : at_the_end.end();
     if (block != at_the_end.end()) bytes.back() = block->second;
   }
@@ -267,7 +279,8 @@ void HeldCursor::advance() {
   if (const std::uint32_t ended = timeline_.ended_by(event_); ended != Timeline::kNone) end(ended);
   if (const std::uint32_t begun = timeline_.begun_by(event_); begun != Timeline::kNone) begin(begun);
   ++event_;
-  if (event.action == Action::free_completed) pending_ -= static_cast<std::int64_t>(rounded(event.bytes));
+  if (event.action == Action::free_completed)
+    pending_ -= static_cast<std::int64_t>(round_to_block(std::max<std::uint64_t>(1, event.bytes)));
   pending_ = std::max<std::int64_t>(0, pending_);
   held_.reserved = changed(held_.reserved, reserved_change(event));
   held_.active = changed(held_.allocated, pending_);
@@ -283,7 +296,7 @@ void HeldCursor::end(std::uint32_t allocation) {
   subtract(held_.requested, one.bytes);
   subtract(held_.allocated, blocks_[allocation]);
   if (timeline_.events()[one.end].action == Action::free_requested)
-    pending_ += static_cast<std::int64_t>(rounded(one.bytes));
+    pending_ += static_cast<std::int64_t>(round_to_block(std::max<std::uint64_t>(1, one.bytes)));
 }
 
 const Timeline::Peaks& Timeline::peaks() const {
@@ -365,6 +378,11 @@ Moment Timeline::asked_moment(const std::string& at) const {
   const std::optional<MomentKind> kind = kind_of(at);
   if (!kind) return moment_after(event_of(*history_, *device_, at));
   std::optional<Moment> found = moment(*kind);
+  const auto has_failure = [](const DeviceHistory& device) {
+    return std::ranges::find(device.events, Action::oom, &HistoryEvent::action) != device.events.end();
+  };
+  if (!found && std::ranges::any_of(history_->devices, has_failure))
+    found = moment(MomentKind::end);  // of another device
   CACHALOT_REQUIRE(found.has_value(), "--at oom: {}: no allocation of device {} failed", history_->path,
                    device_->device);
   return std::move(*found);
@@ -474,9 +492,28 @@ void follow(const StageMark& mark, std::vector<TextId>& open) {
   if (last != open.rend()) open.erase(std::next(last).base());
 }
 
+constexpr std::string_view kAnnotated = "cachalot:";
+constexpr std::string_view kModule = "cachalot:module ";
+
+bool is_wanted(std::string_view name, Stages::Of of) {
+  if (of == Stages::Of::everything) return true;
+  return of == Stages::Of::modules ? name.starts_with(kModule) : !name.starts_with(kAnnotated);
+}
+
+std::string name_of_stages(const History& history, const std::vector<TextId>& open) {
+  std::string name;
+  for (const TextId text : open) name += (name.empty() ? "" : " > ") + std::string(history.texts[text]);
+  return name.substr(0, kLongestStageName);
+}
+
+std::string name_of_module(const History& history, const std::vector<TextId>& open) {
+  if (open.empty()) return "";
+  return std::string(history.texts[open.back()].substr(kModule.size())).substr(0, kLongestStageName);
+}
+
 }  // namespace
 
-Stages::Stages(const History& history, const DeviceHistory& device) {
+Stages::Stages(const History& history, const DeviceHistory& device, Of of) {
   if (history.stages.empty()) return;
   std::map<std::vector<TextId>, StageId> ids = {{{}, 0}};
   std::vector<TextId> open;
@@ -491,9 +528,7 @@ Stages::Stages(const History& history, const DeviceHistory& device) {
     stage = static_cast<StageId>(names_.size());
     ids.emplace(open, stage);
     open_.push_back(open);
-    std::string name;
-    for (const TextId text : open) name += (name.empty() ? "" : " > ") + std::string(history.texts[text]);
-    names_.push_back(name.substr(0, kLongestStageName));
+    names_.push_back(of == Of::modules ? name_of_module(history, open) : name_of_stages(history, open));
   };
   by_event_.reserve(device.events.size());
   auto mark = history.stages.begin();
@@ -502,7 +537,7 @@ Stages::Stages(const History& history, const DeviceHistory& device) {
     for (; mark != history.stages.end() &&
            (mark->time_us < event.time_us || (mark->time_us == event.time_us && mark->begins));
          ++mark) {
-      if (mark->device != device.device) continue;
+      if (mark->device != device.device || !is_wanted(history.texts[mark->name], of)) continue;
       follow(*mark, open);
       enter();
     }

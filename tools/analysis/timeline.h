@@ -141,8 +141,8 @@ class Timeline {
   // nullopt where it never did.
   std::optional<Moment> moment(MomentKind kind) const;
   // Returns the moment that a user names: "peak" (of allocated bytes), "reserved" (the peak of reserved bytes), "oom" (the
-  // last failed allocation), "end", or a number of events: "1200". Throws InvalidArgument for another one, and where memory
-  // never ran out.
+  // last failed allocation; the end, where another device alone ran out), "end", or a number of events: "1200". Throws
+  // InvalidArgument for another one, and where memory never ran out.
   Moment asked_moment(const std::string& at) const;
   // Returns the largest bytes of each kind, at whatever moments they were.
   const Held& most_held() const;
@@ -189,11 +189,16 @@ class Timelines {
 
 using StageId = std::uint32_t;  // 0: outside of all stages
 
-// Stages of a program by its annotations: which were open when an event happened.
+// Stages of a program by its annotations: those that were open when an event happened.
 // Stages are nested: "step 3 > forward". The constructor takes a time in proportion to events and marks.
+//
+// The simulator annotates modules, "cachalot:module layers.0", and passes, "cachalot:backward", itself: these are no stages of
+// the user's.
 class Stages {
  public:
-  Stages(const History& history, const DeviceHistory& device);
+  enum class Of : std::uint8_t { everything, user, modules };  // modules: by the innermost, "layers.0"
+
+  Stages(const History& history, const DeviceHistory& device, Of of = Of::everything);
 
   // Returns the stage of an event, by its number.
   StageId at(std::size_t event) const { return by_event_.empty() ? 0 : by_event_[event]; }

@@ -17,6 +17,7 @@
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
+#include "tools/replay/policies.h"
 #include "tools/replay/replay.h"
 
 namespace cachalot::tools {
@@ -170,8 +171,9 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
 std::string replay_details() {
   return fmt::format(
       "A trace is text, plain or gzip; data/traces/README.md describes it, and `cachalot simulate --trace` writes one. "
-      "Of a memory snapshot the recorded history of each device is played: the blocks that are older than the history "
-      "are allocated first, in the order of their addresses.\n\n"
+      "Of a memory snapshot the recorded history of each device is played, with the requests that failed: the blocks "
+      "that are older than the history are allocated first, in the order of their addresses, and for PyTorch's default "
+      "policy in the segments that it had.\n\n"
       "The simulated device works as a real one does: each event takes the host one microsecond, each block is used by "
       "--work-us of work on its stream, and the host waits once {} launches are pending on a stream. The host time per "
       "event is measured separately, without any of this.\n\n"
@@ -211,9 +213,11 @@ class ReplayCommand : public Command {
     require_one_for_steps(traces_.size());
     const std::vector<Trace> traces = read_all_traces(traces_);
     require_one_for_steps(traces.size());  // a snapshot may have several
+    const bool is_default = options_.config.empty() || options_.config == config_of(Policy());
     std::vector<ReplayResult> results;
     for (const Trace& trace : traces) {
-      results.push_back(play(trace, options_));
+      results.push_back(play(trace.as_recorded && is_default ? *trace.as_recorded : trace, options_));
+      results.back().events = trace.event_count;  // those of the history
       print(json_ ? to_json(results.back(), options_.find_min_device) + "\n"
                   : to_text(results.back(), report_contents(), styles.out) + "\n");
     }

@@ -124,6 +124,7 @@ std::vector<Card> cards_of(const CardOptions& options, const simulator::ContextC
     Card card = known("h100");
     card.product = size;
     card.memory_bytes = parse_bytes(size);
+    card.key = format_bytes(card.memory_bytes);
     add(std::move(card));
   }
   return cards;

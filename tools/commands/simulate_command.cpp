@@ -280,18 +280,26 @@ const json& refused_request(const json& device, const json* torch) {
   return torch != nullptr ? torch->at("last_oom") : device.at("first_failure");
 }
 
-std::string refused_at_text(const json& device, const json* torch) {
+// Autograd's threads run no Python: the line that began the backward pass is where the error came out.
+std::string place_of_refused(const ProcessReport& report, const json& refused) {
+  const auto at = word(refused, "at");
+  const json error = report.torch.is_null() ? json() : report.torch.value("ended_by", json());
+  if (!at.starts_with("outside") || error.is_null() || !error.contains("at")) return at_place(at);
+  return fmt::format("in the backward pass that {} began", word(error, "at"));
+}
+
+std::string refused_at_text(const ProcessReport& report, const json& device, const json* torch) {
   const json& refused = refused_request(device, torch);
   if (refused.is_null())
     return fmt::format("out of memory, {}; the place in the program is not known", times_text(number(*torch, "ooms")));
-  if (torch != nullptr) return refused_text(refused, " " + at_place(word(refused, "at")));
+  if (torch != nullptr) return refused_text(refused, " " + place_of_refused(report, refused));
   return refused_text(refused, fmt::format(" at allocation {}", number(refused, "allocation")));
 }
 
 // Says how close memory was: the program went on without the requested memory, or PyTorch gave its cache back.
-void add_tightness(Section& section, const json& device, const json* torch) {
+void add_tightness(Section& section, const ProcessReport& report, const json& device, const json* torch) {
   if (ran_out(device, torch)) {
-    section.add_line("", "but it was " + refused_at_text(device, torch));
+    section.add_line("", "but it was " + refused_at_text(report, device, torch));
     section.add_line("", "the program went on without that memory, and ended well");
   } else if (!device.at("first_failure").is_null()) {
     section.add_line("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
@@ -314,24 +322,37 @@ std::size_t peak_without_context(const json& device) {
          number(device, "peak_with_context_bytes");
 }
 
-// The GPUs of the table that hold what the program needs and its context there, and for which PyTorch has kernels, the smallest
-// first. A question mark is behind those that do not if estimates are at their high ends.
-std::string gpus_for(const ProcessReport& report, const json& device) {
+// Adds a table of the GPUs for a program whose allocations are not known one by one: those that hold what it needs and its
+// context there, and for which PyTorch has kernels. A question mark is behind answers that the estimates' spread changes.
+void add_gpus_for(Section& section, const ProcessReport& report, const json& device) {
   std::vector<std::string> architectures;
   if (!report.torch.is_null()) architectures = report.torch.value("architectures", architectures);
   std::vector<Card> cards = known_cards(context_of(device), spread_of_others(device));
+  std::erase_if(cards, [&](const Card& card) { return !has_kernels(card, architectures); });
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
-  std::string keys;
-  bool is_sure = true;
-  for (const Card& card : cards) {
+  const auto answer = [&](const Card& card) -> std::string {
     const std::size_t needed = peak_without_context(device) + card.context_bytes;
-    if (card.memory_bytes < needed || !has_kernels(card, architectures)) continue;
-    const bool fits_surely = card.memory_bytes >= needed + card.more_bytes;
-    keys += fmt::format("{}{}{}", keys.empty() ? "" : ", ", card.key, fits_surely ? "" : "?");
-    is_sure = is_sure && fits_surely;
+    if (card.memory_bytes < needed) return card.memory_bytes + card.less_bytes < needed ? "no" : "no?";
+    return card.memory_bytes >= needed + card.more_bytes ? "yes" : "yes?";
+  };
+  Table table{.title = "Which GPU",
+              .columns = {{.title = "GPU", .is_left = true}, {.title = "memory"}, {.title = "fits", .is_left = true}},
+              .label = "fits on",
+              .is_wide = true,
+              .indent = 16,
+              .views = kForPeople};
+  bool is_sure = true;
+  for (auto first = cards.begin(); first != cards.end();) {
+    const std::string text = answer(*first);
+    const auto last = std::find_if(first, cards.end(), [&](const Card& card) { return answer(card) != text; });
+    table.rows.push_back({text_of_cards({first, last}),
+                          memory_text_of({first, last}),
+                          {nullptr, text, text.starts_with("yes") ? Mood::good : Mood::bad}});
+    is_sure = is_sure && !text.ends_with('?');
+    first = last;
   }
-  if (keys.empty()) return "no GPU that is known here";
-  return keys + (is_sure ? "" : fmt::format("; {}", kUnsureText));
+  section.add(std::move(table));
+  if (!is_sure) section.add_line("", kUnsureText);
 }
 
 const CardTable* cards_of(const ProcessReport& report, const json& device) {
@@ -342,13 +363,8 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
 }
 
 void add_fits_on(Section& section, const ProcessReport& report, const json& device, bool verbose) {
-  if (const CardTable* const table = cards_of(report, device)) {
-    add_to(section, *table, verbose);
-  } else {
-    std::string keys = wrapped(gpus_for(report, device), 16);
-    keys.pop_back();  // its newline
-    section.add_line("fits on", std::move(keys));
-  }
+  if (const CardTable* const table = cards_of(report, device)) return add_to(section, *table, verbose);
+  add_gpus_for(section, report, device);
 }
 
 void add_fits(Section& section, const ProcessReport& report, const json& device, bool failed, bool verbose) {
@@ -360,7 +376,7 @@ void add_fits(Section& section, const ProcessReport& report, const json& device,
   const std::size_t spare = number(device, "total_bytes") - peak;
   section.add_line("fits", (fits_surely(device, spare) ? "yes" : "probably") + describe_spare(device, spare),
                    Mood::good);
-  add_tightness(section, device, torch_of(report, device));
+  add_tightness(section, report, device, torch_of(report, device));
   add_fits_on(section, report, device, verbose);
 }
 
@@ -380,11 +396,12 @@ void add_verdict(Section& section, const Simulation& simulation, const ProcessRe
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   const std::string lack = torch_ran_out ? "" : describe_lack(device);
   const json& refused = lack.empty() ? refused_request(device, torch) : device.at("context_lack");
-  add_lack(section, lack.empty() ? refused_at_text(device, torch) : lack);
+  add_lack(section, lack.empty() ? refused_at_text(report, device, torch) : lack);
   if (!program_failed)
     section.add_line("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
                                      number(report.driver, "exit_status")));
   if (!refused.is_null()) add_if_any(section, "", describe_low_estimate(device, refused));
+  if (cards_of(report, device) != nullptr) add_fits_on(section, report, device, verbose);
 }
 
 Section device_section(const ProcessReport& report, const json& device, const Simulation& simulation,
@@ -393,6 +410,8 @@ Section device_section(const ProcessReport& report, const json& device, const Si
   Section section = section_of(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
                                            word(device, "name"), bytes_of(device, "total_bytes")));
   if (torch != nullptr) add_used(section, *torch, options);
+  if (torch == nullptr)
+    section.add_line("used", bytes_of(device, "peak_used_bytes") + " at the peak, by cudaMalloc and the like");
   if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) add_reserved(section, *torch);
   add_device_peak(section, device);
   add_if_any(section, "context", describe_context(device));

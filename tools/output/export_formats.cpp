@@ -186,13 +186,15 @@ struct Step {
   std::size_t allocation = 0;  // index
 };
 
-// Calls visit(step) in the order of the events. A free comes before the request at its address of the same event.
-template <typename Visit>
-void for_each_step(const Timeline& timeline, Visit visit) {
+// Calls visit(step), and fail(event) for a request that failed, in the order of the events. A free comes before the request at
+// its address of the same event.
+template <typename Visit, typename Fail>
+void for_each_step(const Timeline& timeline, Visit visit, Fail fail) {
   for (std::size_t i = 0; i < timeline.earlier(); ++i) visit(Step{.event = 0, .is_free = false, .allocation = i});
   for (std::size_t event = 0; event < timeline.events().size(); ++event) {
     if (timeline.ended_by(event) != Timeline::kNone) visit(Step{event, true, timeline.ended_by(event)});
     if (timeline.begun_by(event) != Timeline::kNone) visit(Step{event, false, timeline.begun_by(event)});
+    if (timeline.events()[event].action == HistoryEvent::Action::oom) fail(event);
   }
 }
 
@@ -215,19 +217,26 @@ void write_trace_text(const History& history, const ExportOptions& options, Outp
   const Timeline timeline(history, device);
   CACHALOT_REQUIRE(!timeline.allocations().empty(), "{}: the history has no allocation", history.path);
   StreamNumbers streams;
-  for_each_step(timeline, [&](const Step& step) {
+  std::size_t last_id = timeline.allocations().size();
+  const auto write = [&](const Step& step) {
     const Allocation& allocation = timeline.allocations()[step.allocation];
     if (step.is_free) {
       out.print("f,{}\n", step.allocation + 1);
     } else {
       out.print("a,{},{},{}\n", step.allocation + 1, allocation.bytes, streams[allocation]);
     }
-  });
+  };
+  // As in a replay of the history: played, and freed at once.
+  const auto write_failure = [&](std::size_t event) {
+    const HistoryEvent& failed = timeline.events()[event];
+    const std::size_t stream = streams[{.stream = failed.stream, .pool = failed.pool}];
+    out.print("a,{},{},{}\nf,{}\n", last_id + 1, failed.bytes, stream, last_id + 1);
+    ++last_id;
+  };
+  for_each_step(timeline, write, write_failure);
 }
 
 // A history as the log of RMM's logging_resource_adaptor, which RMM's replay benchmark plays. It has no pools.
-using Action = HistoryEvent::Action;
-
 constexpr int kThread = 1;  // a history does not say which thread it was
 
 // The log has the time of day; that of a history without times counts from midnight.
@@ -252,28 +261,22 @@ class RmmWriter {
   void write() {
     out_.write("Thread,Time,Action,Pointer,Size,Stream\n");
     const Timeline timeline(history_, device_);
-    for_each_step(timeline, [&](const Step& step) {
-      write_failures(step.event);
+    const auto write_step = [&](const Step& step) {
       const Allocation& allocation = timeline.allocations()[step.allocation];
       begin_line(step.event, step.is_free ? "free" : "allocate");
       out_.print("0x{:x},{}", allocation.address, allocation.bytes);
       end_line(allocation.stream);
-    });
-    write_failures(device_.events.size());
+    };
+    const auto write_failure = [&](std::size_t event) {
+      const HistoryEvent& failure = device_.events[event];
+      begin_line(event, "allocate failure");
+      out_.print("(nil),{}", failure.bytes);
+      end_line(failure.stream);
+    };
+    for_each_step(timeline, write_step, write_failure);
   }
 
  private:
-  // Writes the failures before the event that have not been written.
-  void write_failures(std::size_t event) {
-    for (; next_failure_ < event; ++next_failure_) {
-      const HistoryEvent& failure = device_.events[next_failure_];
-      if (failure.action != Action::oom) continue;
-      begin_line(next_failure_, "allocate failure");
-      out_.print("(nil),{}", failure.bytes);
-      end_line(failure.stream);
-    }
-  }
-
   void begin_line(std::size_t event, std::string_view action) {
     const TimeOfDay time(event < device_.events.size() ? device_.events[event].time_us : 0);
     out_.print("{},{:02}:{:02}:{:02}.{:06},{},", kThread, time.hours, time.minutes, time.seconds, time.microseconds,
@@ -288,7 +291,6 @@ class RmmWriter {
   const History& history_;
   const DeviceHistory& device_;
   OutputFile& out_;
-  std::size_t next_failure_ = 0;
 };
 
 void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out) {

@@ -400,7 +400,7 @@ class RunData {
 
   std::vector<Layout> layouts_of() const {
     if (allocations_.empty() || is_host_) return {recorded_layout(timeline_)};  // policies are of GPUs
-    const Trace trace = trace_of(timeline_);
+    const Trace trace = trace_of(timeline_, {.plays_failures = false});
     std::vector<Layout> layouts;
     layouts.push_back(recorded_layout(timeline_));
     // A trace without segments: PyTorch's policy stands for the layout that was not recorded.

@@ -27,7 +27,7 @@ struct Figures {
   std::uint64_t reserved = 0;
   std::uint64_t allocated = 0;  // in live blocks
   std::uint64_t pending = 0;    // freed, but in use by other streams
-  std::uint64_t requested = 0;  // of the two
+  std::uint64_t requested = 0;  // of the live blocks
   std::uint64_t free = 0;
   std::uint64_t largest_free = 0;
   std::size_t live_blocks = 0;
@@ -39,7 +39,7 @@ struct Figures {
     for (const HistoryBlock& block : blocks) add(block);
   }
 
-  double internal() const { return one_minus(requested, allocated + pending); }
+  double internal() const { return one_minus(requested, allocated); }
   double external() const { return one_minus(largest_free, free); }
 
  private:
@@ -50,8 +50,12 @@ struct Figures {
       largest_free = std::max(largest_free, block.bytes);
       return;
     }
+    if (block.state == HistoryBlock::State::pending_free) {
+      pending += block.bytes;
+      return;
+    }
     ++live_blocks;
-    (block.state == HistoryBlock::State::allocated ? allocated : pending) += block.bytes;
+    allocated += block.bytes;
     requested += std::min(block.requested_bytes, block.bytes);
   }
 
@@ -96,10 +100,10 @@ SiteFigures site_of(const History& history, Sites& sites, StackId stack) {
 std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const DeviceHistory& device) {
   std::map<std::string, SiteFigures> by_name;
   for (const HistoryBlock& block : device.blocks) {
-    if (block.state == HistoryBlock::State::free) continue;
+    if (block.state != HistoryBlock::State::allocated) continue;
     SiteFigures site = site_of(history, sites, block.stack);
     SiteFigures& figures = by_name.try_emplace(site.name, site).first->second;
-    figures.bytes += block.bytes;
+    figures.bytes += std::min(block.requested_bytes, block.bytes);
     ++figures.blocks;
   }
   std::vector<SiteFigures> largest_first;
@@ -181,10 +185,10 @@ void add_figures(Section& section, const DeviceFigures& device) {
   section.add_value("live_blocks", all.live_blocks).add_value("free_blocks", all.free_blocks);
   section.add_value("largest_free_bytes", all.largest_free);
   section.add_bytes("reserved_bytes", "reserved", all.reserved, " in " + format_count(all.segments, "segment"));
-  section.add_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
-                                            format_count(all.live_blocks, "block")));
+  section.add_line("allocated",
+                   fmt::format("{} in {}", format_bytes(all.allocated), format_count(all.live_blocks, "block")));
   section.add_value("allocated_bytes", all.allocated);
-  if (all.pending > 0) section.add_line("freed, still in use", format_bytes(all.pending) + " of it, by other streams");
+  if (all.pending > 0) section.add_line("freed, still in use", format_bytes(all.pending) + " more, by other streams");
   section.add_bytes("requested_bytes", "requested", all.requested);
   section.add_bytes(
       "free_bytes", "free", all.free,
@@ -211,7 +215,7 @@ Table pools_table(const DeviceFigures& device) {
                           {.key = "stream", .title = "stream", .width = 18},
                           {.key = "segments", .title = "segments", .unit = Unit::count, .width = 8},
                           bytes("reserved_bytes", "reserved"),
-                          {.title = "allocated", .unit = Unit::bytes, .width = 12, .views = kForPeople},
+                          {.title = "in use", .unit = Unit::bytes, .width = 12, .views = kForPeople},
                           bytes("requested_bytes", "requested"),
                           bytes("free_bytes", "free"),
                           bytes("largest_free_bytes", "largest free"),

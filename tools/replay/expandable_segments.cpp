@@ -29,7 +29,8 @@ bool has_room(const Block* block, std::size_t bytes) {
 
 }  // namespace
 
-ExpandableSegments::ExpandableSegments(std::size_t device_bytes) : device_bytes_(device_bytes) {}
+ExpandableSegments::ExpandableSegments(std::size_t device_bytes, std::vector<std::uint16_t> pools)
+    : device_bytes_(device_bytes), pools_(std::move(pools)) {}
 
 Block* ExpandableSegments::allocate(std::size_t bytes, std::uint32_t stream) {
   if (bytes > device_bytes_) {  // more than any segment has room for
@@ -139,6 +140,7 @@ bool ExpandableSegments::map(Block* block, std::size_t bytes) {
 void ExpandableSegments::release_cached() {
   for (auto* pools : {&large_, &small_}) {
     for (auto& [stream, pool] : *pools) {
+      if (stream < pools_.size() && pools_[stream] != 0) continue;
       for (Block* block : std::vector<Block*>(pool.free.begin(), pool.free.end())) unmap(block);
     }
   }
@@ -226,7 +228,7 @@ double driver_us_of_growth(const ExpandableFigures& figures) {
 }
 
 ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes, bool until_failure) {
-  ExpandableSegments model(device_bytes);
+  ExpandableSegments model(device_bytes, trace.pools);
   std::vector<Block*> blocks(trace.slots);
   ExpandableFigures figures;
   for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {

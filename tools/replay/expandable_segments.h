@@ -49,14 +49,15 @@ class ExpandableSegments {
     std::set<Block*, ByAddress> unmapped;
   };
 
-  explicit ExpandableSegments(std::size_t device_bytes);
+  // `pools` are those of the streams, as Trace::pools: memory of a pool stays there.
+  explicit ExpandableSegments(std::size_t device_bytes, std::vector<std::uint16_t> pools = {});
   ExpandableSegments(const ExpandableSegments&) = delete;
   ExpandableSegments& operator=(const ExpandableSegments&) = delete;
 
   // Returns the block, or nullptr where the device does not have enough memory. An allocation needs one byte at least.
   Block* allocate(std::size_t bytes, std::uint32_t stream);
   void free(Block* block);
-  // Gives all pages without a live block back to the device.
+  // Gives all pages without a live block back to the device, but for those of memory pools.
   void release_cached();
 
   std::size_t reserved_bytes() const { return reserved_bytes_; }
@@ -79,6 +80,7 @@ class ExpandableSegments {
   void drop(Block* block);
 
   std::size_t device_bytes_;
+  std::vector<std::uint16_t> pools_;
   std::uint64_t next_address_ = 0;
   std::map<std::uint32_t, Pool> small_;  // by stream
   std::map<std::uint32_t, Pool> large_;

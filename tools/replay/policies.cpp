@@ -7,6 +7,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/bytes.h"
@@ -43,6 +44,13 @@ class OptionList {
  private:
   std::string text_;
 };
+
+constexpr std::string_view kOfSegments = "heap:segments,";
+
+// Returns the options as PyTorch has them.
+std::string_view without_heap(std::string_view options) {
+  return options.starts_with(kOfSegments) ? options.substr(kOfSegments.size()) : options;
+}
 
 OptionList options_of(const Policy& policy) {
   OptionList list;
@@ -85,7 +93,7 @@ Policy policy_named(const std::string& name) {
 }
 
 std::string key_of(const Policy& policy) {
-  if (!policy.options.empty()) return policy.options;
+  if (!policy.options.empty()) return std::string(without_heap(policy.options));
   const std::string text = options_of(policy).text();
   return text.empty() ? "native" : text;
 }
@@ -99,6 +107,8 @@ std::string config_of(const Policy& policy) {
 }
 
 std::string line_of(const Policy& policy, std::size_t device_bytes) {
+  if (policy.options.starts_with(kOfSegments))
+    return fmt::format("PYTORCH_CUDA_ALLOC_CONF={}", without_heap(policy.options));
   if (!policy.options.empty()) return "python -m cachalot run --config " + policy.options;
   OptionList list = options_of(policy);
   if (list.text().empty()) return "";
@@ -185,7 +195,11 @@ Policy without_idle_options(const Policy& policy, const ProgramShape& shape) {
 
 namespace {
 
-constexpr std::size_t kSmallestDevice = 2 * kMiB;
+constexpr std::size_t kSmallestDevice = 2 * kMiB;  // a page
+
+bool is_of_pages(const Policy& policy) {
+  return policy.heap == Heap::pages || policy.options.find("heap:pages") != std::string::npos;
+}
 
 ReplayOptions options_of(const std::string& config, std::size_t device_bytes) {
   ReplayOptions options;
@@ -209,8 +223,10 @@ bool play(const Trace& trace, ReplayWorld& world, PolicyFigures& figures, const 
 
 }  // namespace
 
-std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy, std::size_t device_bytes,
-                                        const std::atomic<std::size_t>* most_held_bytes) {
+namespace {
+
+std::optional<PolicyFigures> figures_of_trace(const Trace& trace, const Policy& policy, std::size_t device_bytes,
+                                              const std::atomic<std::size_t>* most_held_bytes) {
   PolicyFigures figures;
   if (policy.heap == Heap::expandable_segments) {
     const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
@@ -227,6 +243,40 @@ std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy
   return figures;
 }
 
+}  // namespace
+
+std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy, std::size_t device_bytes,
+                                        const std::atomic<std::size_t>* most_held_bytes) {
+  if (!trace.as_recorded || policy != Policy()) return figures_of_trace(trace, policy, device_bytes, most_held_bytes);
+  const PolicyFigures recorded = *figures_of_trace(*trace.as_recorded, policy, device_bytes, nullptr);
+  if (recorded.ooms == 0) return recorded;
+  const PolicyFigures afresh = *figures_of_trace(trace, policy, device_bytes, nullptr);
+  return afresh.ooms < recorded.ooms ? afresh : recorded;
+}
+
+HeldRange held_range(const Trace& trace, const Policy& policy, std::size_t device_bytes, std::size_t held_bytes) {
+  HeldRange range{.least = held_bytes, .most = held_bytes};
+  if (!is_of_pages(policy)) return range;
+  const auto add = [&](std::string_view more, double work_us) {
+    ReplayOptions options = options_of(config_of(policy).append(more), device_bytes);
+    options.work_us = work_us;
+    ReplayWorld world(trace, options);
+    PolicyFigures figures;
+    play(trace, world, figures, nullptr);
+    if (figures.ooms > 0) return;  // of a device that is just large enough
+    range.least = std::min(range.least, world.device().peak_used_bytes());
+    range.most = std::max(range.most, world.device().peak_used_bytes());
+  };
+  constexpr double kMuchWork = 100;
+  add(",thread_cache:False", /*work_us=*/0);
+  if (trace.streams.size() > 1) {
+    add("", kMuchWork);
+    add(",cross_stream:off", kMuchWork);
+  }
+  range.most += kSmallestDevice;
+  return range;
+}
+
 double host_ns_per_event(const Trace& trace, const Policy& policy, std::size_t device_bytes) {
   if (policy.heap == Heap::expandable_segments || trace.event_count == 0) return 0;
   constexpr std::size_t kWantedEvents = 1'000'000;  // some tenth of a second
@@ -234,6 +284,30 @@ double host_ns_per_event(const Trace& trace, const Policy& policy, std::size_t d
   const auto passes = static_cast<int>(std::clamp<std::size_t>(kWantedEvents / trace.event_count, 1, kMostPasses));
   const std::int64_t ns = time_best_pass(trace, options_of(config_of(policy), device_bytes), passes);
   return static_cast<double>(ns) / static_cast<double>(trace.event_count);
+}
+
+PolicyOffer offer_of(const Policy& policy, const PolicyFigures& figures, const Policy& own) {
+  const std::string key = key_of(policy);
+  return {.ooms = figures.ooms,
+          .held_bytes = figures.peak_held_bytes,
+          .driver_us = figures.driver_us,
+          .is_own = policy == own,
+          .needs_cachalot = is_of_pages(policy),
+          .options = policy == Policy() ? 0 : 1 + static_cast<std::size_t>(std::ranges::count(key, ','))};
+}
+
+std::size_t choose(std::span<const PolicyOffer> offers) {
+  const auto least =
+      std::ranges::min_element(offers, {}, [](const PolicyOffer& one) { return std::tuple(one.ooms, one.held_bytes); });
+  const auto is_equal = [&](const PolicyOffer& one) {
+    return one.ooms == least->ooms &&
+           static_cast<double>(one.held_bytes) <
+               kNearlyEqual * static_cast<double>(std::max<std::size_t>(least->held_bytes, 1));
+  };
+  const auto rank = [&](const PolicyOffer& one) {
+    return std::tuple(!is_equal(one), !one.is_own, one.needs_cachalot, one.options, one.driver_us);
+  };
+  return static_cast<std::size_t>(std::ranges::min_element(offers, {}, rank) - offers.begin());
 }
 
 namespace {
@@ -268,7 +342,8 @@ std::size_t MemoryNeed::held_bytes(const Policy& policy) {
 
 bool MemoryNeed::fits(const Policy& policy, std::size_t bytes) {
   if (bytes < live_bytes_) return false;
-  if (bytes >= held_bytes(policy)) return true;
+  // The page heap remaps more on a smaller device, and may fail on one that is as large as what it held on a larger one.
+  if (policy.heap != Heap::pages && policy.options.empty() && bytes >= held_bytes(policy)) return true;
   Known& known = known_[policy];
   if (bytes <= known.too_few) return false;
   if (bytes >= known.enough) return true;

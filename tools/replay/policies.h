@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -107,17 +108,48 @@ struct PolicyFigures {
   double ns_per_event = 0;  // host time; 0 where it is not measured
 };
 
-// Returns the figures except the host time of one play of the trace. Returns nullopt, at once, where more than
+// Returns the figures except the host time of one play of the trace. PyTorch's default policy begins with the memory that it
+// had (Trace::as_recorded), unless fewer allocations fail without it. Returns nullopt, at once, where more than
 // `most_held_bytes` are held. Thread-safe.
 std::optional<PolicyFigures> figures_of(const Trace& trace, const Policy& policy, std::size_t device_bytes,
                                         const std::atomic<std::size_t>* most_held_bytes = nullptr);
+// Bytes that a policy holds at the peak, in the real program: the replay has one thread and its own timing.
+struct HeldRange {
+  std::size_t least = 0;
+  std::size_t most = 0;
+};
+
+// Returns the range, which PyTorch's policies have as one figure, `held_bytes` of figures_of. The page heap's decisions follow
+// the device's lag and the caches of threads: the range is of replays without and with them, of several streams also with
+// more work and without memory of other streams, and of a page for the other threads of the program.
+HeldRange held_range(const Trace& trace, const Policy& policy, std::size_t device_bytes, std::size_t held_bytes);
+
 // Returns the host time of an event in nanoseconds, of the fastest of some plays; 0 for expandable segments, which are a
 // model. Meaningful only while nothing else runs.
 double host_ns_per_event(const Trace& trace, const Policy& policy, std::size_t device_bytes);
 
+// A policy that was replayed, as a choice among several sees it.
+struct PolicyOffer {
+  std::size_t ooms = 0;
+  std::size_t held_bytes = 0;
+  double driver_us = 0;
+  bool is_own = false;          // the program runs with it
+  bool needs_cachalot = false;  // PyTorch alone does not have it
+  std::size_t options = 0;      // that are set: a plain policy has few
+};
+
+// Returns what the choice sees of the policy. `own` is the program's.
+PolicyOffer offer_of(const Policy& policy, const PolicyFigures& figures, const Policy& own);
+
+// Returns the index of the policy to take: of those with the fewest failed allocations that hold less than 1 % more than the
+// least of them, the program's own, then PyTorch's before cachalot's, then the one with fewer options, then the one whose driver
+// calls take the least time. Requires an offer.
+std::size_t choose(std::span<const PolicyOffer> offers);
+
 // A MemoryNeed answers whether a trace's program completes on a device, by policy: each answer once, by a replay until the
 // first allocation that fails. A size that is enough makes every larger one enough. No replay is needed below the most live
-// memory, nor from the memory on that the policy holds without a limit. Garbage collection has the device as its limit.
+// memory, nor, of PyTorch's policies, from the memory on that they hold without a limit. Garbage collection has the device as
+// its limit.
 // Not thread-safe.
 class MemoryNeed {
  public:

@@ -315,7 +315,8 @@ void play_until(ReplayWorld& world, const Trace& trace, PlayedMoment moment) {
 }
 
 // A replay is deterministic, so fragmentation is looked at once instead of at every new peak.
-void measure_fragmentation(const Trace& trace, const ReplayOptions& options, PlayedMoment moment, ReplayResult& result) {
+void measure_fragmentation(const Trace& trace, const ReplayOptions& options, PlayedMoment moment,
+                           ReplayResult& result) {
   ReplayWorld world(trace, options);
   play_until(world, trace, moment);
   const Fragmentation fragmentation = world.allocator().fragmentation();
@@ -375,6 +376,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       check_hazards_(options.check_hazards),
       queues_(trace.streams.size()) {
   if (options.memory_fraction) limit_memory(allocator_, *options.memory_fraction);
+  redirect_pools();
   const Options policy = options_of(options.config);
   if (!decides_as_recorded(policy) || trace.segments.empty()) return;
   recorded_policy_ = policy;
@@ -383,6 +385,18 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
     if (one.range.bytes != 0) ranges.push_back(one.range);
   }
   device_->plan_addresses(ranges);
+}
+
+// Allocations of a pool's streams get memory of that pool alone, and the cache of pools is never given back.
+void ReplayWorld::redirect_pools() {
+  std::map<std::uint16_t, std::set<Stream>> pools;
+  for (std::size_t i = 0; i < trace_.pools.size(); ++i) {
+    if (trace_.pools[i] != 0) pools[trace_.pools[i]].insert(streams_[i]);
+  }
+  for (const auto& [pool, streams] : pools) {
+    const auto is_of_pool = [of_pool = streams](Stream stream) { return of_pool.contains(stream); };
+    allocator_.begin_allocate_to_pool(/*device=*/0, PoolId{0, pool}, is_of_pool, RedirectFor::requests);
+  }
 }
 
 ReplayWorld::~ReplayWorld() {

@@ -167,6 +167,7 @@ class ReplayWorld {
     return !event.is_free() && kept_events_[event.slot] == number;
   }
   void follow_recording(const TraceEvent& event, std::size_t number);
+  void redirect_pools();
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -61,8 +62,13 @@ struct Trace {
   std::size_t allocation_count = 0;
   std::vector<TraceEvent> events;  // event i is line i + 1; none of a trace that stays in its file
   std::vector<Stream> streams;     // distinct; the trace's stream 0 is nullptr
+  // Of a history: the memory pool of each stream, 0 for the default one. A pair of stream and pool is a stream of the trace.
+  std::vector<std::uint16_t> pools;
   std::size_t slots = 0;
   std::vector<RecordedSegment> segments;  // of a history
+  // The trace of a history that begins later than its program, with the memory that PyTorch had then: for its default policy.
+  std::shared_ptr<const Trace> as_recorded;
+  std::size_t failed_requests = 0;  // of a history: they are played, and freed at once
 
   bool is_held() const { return events.size() == event_count; }
 };
@@ -80,6 +86,7 @@ class TraceMaker {
   std::size_t slots() const { return slots_; }
   // Handles that look like a driver's: aligned, so that none is one of CUDA's special values (1 and 2).
   std::vector<Stream> streams() const;
+  const std::vector<std::uint64_t>& stream_numbers() const { return stream_numbers_; }
 
  private:
   std::uint32_t stream_index(std::uint64_t number);

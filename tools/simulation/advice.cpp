@@ -22,23 +22,37 @@ namespace {
 
 // These functions choose one of the policies that were replayed, and say so in one sentence.
 
-bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
-  return one.ooms == best.ooms &&
-         static_cast<double>(one.peak_reserved_bytes) <
-             kNearlyEqual * static_cast<double>(std::max<std::size_t>(best.peak_reserved_bytes, 1));
+// The least of those that can be recommended.
+const PolicyAdvice& least_of(const Advice& advice) {
+  const auto first = std::ranges::find(advice.policies, false, &PolicyAdvice::needs_limit);
+  return first == advice.policies.end() ? advice.of_program() : *first;
 }
 
 const PolicyAdvice& choice_of(const Advice& advice) {
   const PolicyAdvice& now = advice.of_program();
-  const auto first = std::ranges::find(advice.policies, false, &PolicyAdvice::needs_limit);
-  const PolicyAdvice& best = first == advice.policies.end() ? now : *first;
-  const bool none_helps = now.ooms > 0 && best.ooms >= now.ooms;  // less memory that does not do either
-  if (none_helps || is_nearly_best(now, best)) return now;
-  const PolicyAdvice* choice = &best;
+  std::vector<const PolicyAdvice*> candidates;
+  std::vector<PolicyOffer> offers;
   for (const PolicyAdvice& one : advice.policies) {
-    if (!one.needs_limit && is_nearly_best(one, best) && one.driver_us < choice->driver_us) choice = &one;
+    if (one.needs_limit && &one != &now) continue;
+    candidates.push_back(&one);
+    offers.push_back(one.offer);
   }
-  return *choice;
+  const PolicyAdvice& choice = *candidates[choose(offers)];
+  return now.ooms > 0 && choice.ooms >= now.ooms ? now : choice;  // less memory that does not do either
+}
+
+// Why one that reserves less is not the choice.
+std::string reason_against_least(const Advice& advice, const PolicyAdvice& choice) {
+  const PolicyAdvice& least = least_of(advice);
+  if (least.ooms != choice.ooms || least.peak_reserved_bytes >= choice.peak_reserved_bytes) return "";
+  const double part =
+      1 - static_cast<double>(least.peak_reserved_bytes) / static_cast<double>(choice.peak_reserved_bytes);
+  const bool is_more = least.offer.needs_cachalot && !choice.offer.needs_cachalot;
+  return fmt::format(" {} reserves {:.1f} % less: differences below 1 % count as none, and {}.", least.policy,
+                     100 * part,
+                     is_more                                      ? "it needs cachalot"
+                     : least.offer.options > choice.offer.options ? "it sets more"
+                                                                  : "its driver calls take longer");
 }
 
 std::string percent_less(std::size_t bytes, std::size_t than) {
@@ -81,11 +95,9 @@ std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
         fmt::format(", and {} ({}) is enough instead of {} ({})", choice.smallest_gpu,
                     format_bytes(choice.smallest_gpu_bytes), now.smallest_gpu, format_bytes(now.smallest_gpu_bytes));
   }
-  return text + ".";
+  return text + "." + reason_against_least(advice, choice);
 }
 
-// Returns the policy with the least driver time of all that fail as seldom as the best and reserve less than 1 % more: the
-// program's own where it is one of these. Requires policies, the best first.
 // Why nothing is promised: the replay of the program's own policy is far from what the program reserved. "": it is not.
 std::string reason_to_doubt(const Advice& advice) {
   constexpr double kFar = 0.05;
@@ -202,12 +214,7 @@ class Advising {
 
   void replay_native() {
     steps_.expect(1);
-    const auto play = [&](const Trace& trace) { return *figures_of(trace, Policy(), on_.usable_bytes); };
-    PolicyFigures native = play(program_.trace_as_recorded ? *program_.trace_as_recorded : *program_.trace);
-    if (program_.trace_as_recorded && native.ooms > 0) {  // on a smaller device the program would have begun with less
-      const PolicyFigures afresh = play(*program_.trace);
-      if (afresh.ooms < native.ooms) native = afresh;
-    }
+    const PolicyFigures native = *figures_of(*program_.trace, Policy(), on_.usable_bytes);
     known_[Policy()] = native;
     if (program_.policy != Policy())
       known_[program_.policy] = figures_of(*program_.trace, program_.policy, on_.usable_bytes);
@@ -291,6 +298,7 @@ class Advising {
     one.advice.ooms = one.figures->ooms;
     one.advice.needs_limit = one.policy.limit_bytes != 0 && one.policy != program_.policy;
     one.advice.driver_us = one.figures->driver_us;
+    one.advice.offer = offer_of(one.policy, *one.figures, program_.policy);
   }
 
   void try_on(const std::vector<Card>& gpus, std::vector<Candidate>& candidates) {
@@ -463,7 +471,7 @@ Table policies_table(const Advice& advice) {
 
 std::string place_text(const Advice& advice) {
   const std::string usable = format_bytes(advice.on.usable_bytes);
-  return advice.on.gpu.empty() ? usable : fmt::format("{} ({})", usable, advice.on.gpu);
+  return advice.on.gpu.empty() || advice.on.gpu == usable ? usable : fmt::format("{} ({})", usable, advice.on.gpu);
 }
 
 // Says how exact the figures of the program's own policy are.

@@ -28,9 +28,6 @@ struct AdvisedProgram {
   std::string file;  // or the program's words
   int device = 0;
   std::shared_ptr<const Trace> trace;
-  // The trace, beginning with the memory that PyTorch had when the recording began: for PyTorch's default. Null where it is not
-  // known.
-  std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
   Policy policy{};              // that it ran with: PyTorch's default, or its expandable segments
   // PyTorch's reserved memory at its peak, where it is known.
@@ -61,6 +58,7 @@ struct PolicyAdvice {
   bool is_smallest_unsure = false;  // the estimate of the context decides
   std::vector<std::string> gpus;    // that complete, the smallest first
   bool needs_limit = false;         // of one GPU, with no room to spare: it is listed and not recommended
+  PolicyOffer offer{};
 };
 
 // The policy to take. The reason is the replay's.
@@ -94,8 +92,7 @@ struct Advice {
 // Returns the advice. `gpus` are those to answer for.
 //
 // The best policy is the one with the fewest failed allocations; among those the least reserved memory, then the least driver
-// time. The recommended one has the least driver time of all that fail as seldom as the best and reserve less than 1 % more.
-// Thread-safe.
+// time. The recommended one is of `choose`. Thread-safe.
 Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::vector<Card>& gpus,
               const AdviceOptions& options);
 

@@ -42,21 +42,10 @@ std::vector<Group> groups_of(const CardTable& table, bool verbose) {
   return groups;
 }
 
-std::string memory_text(const Group& group) {
-  const std::string least = format_bytes(group.first().card.memory_bytes);
-  const std::string most = format_bytes(group.last().card.memory_bytes);
-  return least == most ? least : fmt::format("{} to {}", least, most);
-}
-
-// "t4", "gtx1660, rtx2060" or "gtx1650 to p4 (9 cards)".
-std::string cards_text(const Group& group) {
-  constexpr std::size_t kMostNamed = 2;
-  if (group.rows.size() > kMostNamed) {
-    return fmt::format("{} to {} ({} cards)", group.first().card.key, group.last().card.key, group.rows.size());
-  }
-  std::string text = group.first().card.key;
-  if (group.rows.size() == kMostNamed) text += ", " + group.last().card.key;
-  return text;
+std::vector<Card> cards_of(const Group& group) {
+  std::vector<Card> cards;
+  for (const Row* row : group.rows) cards.push_back(row->card);
+  return cards;
 }
 
 Cell answer_of(const Row& row, Policy::Heap heap) {
@@ -80,7 +69,7 @@ std::vector<std::string> settings_lines(const CardTable& table) {
 
 // Returns whether the program fits into `usable_bytes`. Memory on which it ran is enough, and so is more.
 bool fits_into(std::size_t usable_bytes, Policy::Heap heap, const CardRun& run, MemoryNeed& need) {
-  if (run.heap == heap && usable_bytes >= run.card.usable_bytes()) return true;
+  if (!run.ran_out && run.heap == heap && usable_bytes >= run.card.usable_bytes()) return true;
   return need.fits({.heap = heap}, usable_bytes - std::min(usable_bytes, run.other_bytes));
 }
 
@@ -119,6 +108,17 @@ bool has_kernels(const Card& card, const std::vector<std::string>& architectures
          });
 }
 
+std::string memory_text_of(const std::vector<Card>& cards) {
+  const std::string least = format_bytes(cards.front().memory_bytes);
+  const std::string most = format_bytes(cards.back().memory_bytes);
+  return least == most ? least : fmt::format("{} to {}", least, most);
+}
+
+std::string text_of_cards(const std::vector<Card>& cards) {
+  if (cards.size() > 2) return fmt::format("{} to {} ({} cards)", cards.front().key, cards.back().key, cards.size());
+  return cards.front().key + (cards.size() == 2 ? ", " + cards.back().key : "");
+}
+
 std::string left_out_text(const std::vector<Card>& cards) {
   if (cards.empty()) return "";
   const std::string& first = cards.front().key;
@@ -132,7 +132,7 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
   MemoryNeed need(std::move(trace));
   table.live_bytes = need.live_bytes();
   for (const Policy::Heap heap : kHeaps) table.held_bytes[index_of(heap)] = need.held_bytes({.heap = heap});
-  table.is_exact = !run.heap || table.held_bytes[index_of(*run.heap)] == run.reserved_bytes;
+  table.is_exact = run.ran_out || !run.heap || table.held_bytes[index_of(*run.heap)] == run.reserved_bytes;
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
   for (Card& card : cards) {
@@ -155,11 +155,12 @@ void add_to(Section& section, const CardTable& cards, bool verbose) {
   for (const Policy::Heap heap : kHeaps) table.columns.push_back({.title = std::string(name_of(heap))});
   table.columns.push_back({.title = " "});
   for (const Group& group : groups_of(cards, verbose)) {
-    std::vector<Cell> row = {cards_text(group), memory_text(group)};
+    std::vector<Cell> row = {text_of_cards(cards_of(group)), memory_text_of(cards_of(group))};
     for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(group.first(), heap));
     row.emplace_back(group.first().card == cards.run.card ? "this run" : "");
     table.rows.push_back(std::move(row));
   }
+  if (cards.run.ran_out) section.add_line("", "Up to the request that failed, with it; what comes later is not known:");
   section.add(std::move(table));
   for (std::string& line : settings_lines(cards)) section.add_line("", std::move(line));
   if (!cards.left_out.empty()) section.add_line("", left_out_text(cards.left_out));

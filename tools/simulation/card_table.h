@@ -14,7 +14,8 @@
 namespace cachalot::tools {
 
 struct Card {
-  std::string key;  // as --gpu takes it
+  std::string key;    // as --gpu takes it, or the size that --memory gives
+  std::string model;  // as --gpu takes it
   std::string product;
   std::string capability;  // "8.9"; cards of the same run the same kernels
   std::size_t memory_bytes = 0;
@@ -35,6 +36,10 @@ struct Card {
 // one, or PTX for no newer version. True if there are no architectures, or the card's version is not known.
 bool has_kernels(const Card& card, const std::vector<std::string>& architectures);
 
+// Return "t4", "gtx1660, rtx2060" or "gtx1650 to p4 (9 cards)", and their memory, of at least one card, the smallest first.
+std::string text_of_cards(const std::vector<Card>& cards);
+std::string memory_text_of(const std::vector<Card>& cards);
+
 // Returns "PyTorch as installed here has no kernels for …", and "" for no cards.
 std::string left_out_text(const std::vector<Card>& cards);
 
@@ -51,6 +56,7 @@ struct CardRun {
   std::vector<std::string> architectures;
   std::size_t reserved_bytes = 0;  // the allocator's peak
   std::size_t other_bytes = 0;     // of the device, which the allocator does not own; the context apart
+  bool ran_out = false;            // it ended where memory ran out, with that request as the trace's last
 };
 
 struct CardTable {

@@ -245,7 +245,7 @@ struct CardClass {
   Recording first;
   std::optional<Recording> last;  // with the largest value of the last parameter, and the first values of the others
 
-  const std::string& gpu() const { return cards.front().key; }
+  const std::string& gpu() const { return cards.front().model; }
   std::set<std::size_t> memory_bytes() const {
     std::set<std::size_t> sizes;
     for (const Card& card : cards) sizes.insert(card.usable_bytes());
@@ -321,7 +321,7 @@ class Classes {
   void count_contexts() {
     for (CardClass& one : classes_) {
       for (Card& card : one.cards)
-        card.context_bytes = simulator::context_bytes(simulator::find_gpu_model(card.key), one.first.context);
+        card.context_bytes = simulator::context_bytes(simulator::find_gpu_model(card.model), one.first.context);
     }
   }
 

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"
 #include "tools/analysis/timeline.h"
 #include "tools/replay/trace_reader.h"
@@ -57,15 +58,6 @@ std::string too_short_text(const Timeline& timeline) {
       format_count(timeline.events().size(), "event"), older == 1 ? "1 block is" : fmt::format("{} blocks are", older));
 }
 
-// For a history that begins later than its program.
-void add_start(const Timeline& timeline, AdvisedProgram& program) {
-  const auto start = recorded_start(timeline);
-  if (!start) return;
-  program.trace_as_recorded =
-      std::make_shared<const Trace>(trace_of(timeline, {.failed = TraceOptions::Failed::played, .start = &*start}));
-  program.recorded_reserved_bytes = start->peak_reserved_bytes;
-}
-
 RecordedProgram program_of(const Timeline& timeline) {
   const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
@@ -73,14 +65,13 @@ RecordedProgram program_of(const Timeline& timeline) {
   AdvisedProgram& program = recorded.program;
   program.file = history.path;
   program.device = device.device;
-  program.trace = std::make_shared<const Trace>(trace_of(timeline, {.failed = TraceOptions::Failed::played}));
+  program.trace = std::make_shared<const Trace>(program_trace_of(timeline));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
   program.ends_with_failure = ends_with_failure(device);
-  if (is_expandable(history.settings)) program.policy.heap = Policy::Heap::expandable_segments;
-  if (!program.recorded_reserved_bytes && history.settings.empty()) {
-    program.too_short = too_short_text(timeline);
-    add_start(timeline, program);
-  }
+  program.policy = policy_of_settings(history.settings);
+  if (!program.recorded_reserved_bytes) program.too_short = too_short_text(timeline);
+  if (program.trace->as_recorded && program.policy == Policy())
+    program.recorded_reserved_bytes = recorded_start(timeline)->peak_reserved_bytes;
   recorded.usable_bytes = usable_bytes_of(device);
   for (const DeviceFacts& facts : history.facts) {
     if (facts.device != device.device) continue;

@@ -285,6 +285,7 @@ Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& c
   simulator::Spread spread = simulator::context_spread(model, context);
   spread += of_others;
   return {.key = std::string(model.key),
+          .model = std::string(model.key),
           .product = std::string(model.product),
           .capability = fmt::format("{}.{}", model.major, model.minor),
           .memory_bytes = model.memory_bytes,
@@ -319,15 +320,32 @@ std::optional<Policy::Heap> heap_of(const json& torch) {
   return std::nullopt;
 }
 
-// Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
-std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder) {
+// Adds the request that failed: it is freed at once.
+void add_failed_request(Trace& trace, std::size_t bytes) {
+  if (!trace.is_held() || trace.streams.empty()) return;
+  const auto slot = static_cast<std::uint32_t>(trace.slots++);
+  trace.events.push_back({.bytes = bytes, .slot = slot, .stream = 0});
+  trace.events.push_back({.bytes = 0, .slot = slot, .stream = TraceEvent::kFree});
+  trace.event_count += 2;
+  ++trace.allocation_count;
+  ++trace.failed_requests;
+}
+
+// Returns the traces that a process wrote into the folder of reports: of each device on which it did not run out of memory, and
+// with `failures` of the others, too.
+std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder,
+                                           bool failures) {
   std::vector<RecordedTrace> traces;
   if (report.driver.is_null()) return traces;
   for (const json& device : report.driver.at("devices")) {
     const json* const torch = torch_of(report, device);
     const int ordinal = device.at("device").get<int>();
     const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
-    if (torch == nullptr || ran_out(device, torch) || !std::filesystem::exists(path)) continue;
+    if (torch == nullptr || !std::filesystem::exists(path)) continue;
+    const bool has_failed = ran_out(device, torch);
+    if (has_failed && (!failures || torch->at("last_oom").is_null())) continue;
+    Trace trace = read_trace(path.string());
+    if (has_failed) add_failed_request(trace, number(torch->at("last_oom"), "bytes"));
     const simulator::ContextCharge context = context_of(device);
     const std::size_t reserved = number(*torch, "peak_reserved_bytes");
     const std::size_t used = number(device, "peak_used_bytes");
@@ -337,11 +355,12 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
                               .heap = heap_of(report.torch),
                               .architectures = report.torch.value("architectures", std::vector<std::string>()),
                               .reserved_bytes = reserved,
-                              .other_bytes = used - std::min(used, reserved) + of_others},
+                              .other_bytes = used - std::min(used, reserved) + of_others,
+                              .ran_out = has_failed},
                       .physical_device = device.at("physical_device").get<int>(),
                       .context = context,
                       .of_others = spread_of_others(device),
-                      .trace = read_trace(path.string())});
+                      .trace = std::move(trace)});
   }
   return traces;
 }
@@ -357,7 +376,7 @@ std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
 
 void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
   for (ProcessReport& report : simulation.processes) {
-    report.traces = recorded_traces(report, folder);
+    report.traces = recorded_traces(report, folder, /*failures=*/!options.is_one_of_many);
     if (!options.is_one_of_many) report.cards = card_tables(std::exchange(report.traces, {}));
   }
 }

@@ -33,8 +33,10 @@ class Pyramid {
     const level = this.emptyLevel(bins, BIN);
     this.starts = new Float64Array(bins * this.width);
     this.maxima = new Float64Array(this.width);
-    this.peakMoment = 0;
-    this.peakTotal = -1;
+    this.peakMoment = 0;  // of allocated memory, as the commands have it
+    this.peakTotal = -1;  // of requested memory
+    this.peakTotalMoment = 0;
+    let mostAllocated = -1;
     this.reservedPeaks = this.run.layouts.map(() => ({moment: 0, bytes: -1}));
     const walk = new Walk(this);
     for (let moment = 0; moment <= this.run.events; ++moment) {
@@ -44,6 +46,10 @@ class Pyramid {
       this.take(level, bin, walk.state, walk.total, moment);
       if (walk.total > this.peakTotal) {
         this.peakTotal = walk.total;
+        this.peakTotalMoment = moment;
+      }
+      if (walk.state[this.allocated(0)] > mostAllocated) {
+        mostAllocated = walk.state[this.allocated(0)];
         this.peakMoment = moment;
       }
       for (let layout = 0; layout < this.reservedPeaks.length; ++layout) {

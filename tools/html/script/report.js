@@ -102,19 +102,20 @@ class HtmlReport {
   }
 
   figures(run, pyramid) {
-    const all = [figure('Requested, peak', bytesText(pyramid.peakTotal), `at event ${countText(pyramid.peakMoment)}`)];
+    const all = [figure('Requested, peak', bytesText(pyramid.peakTotal), `at event ${countText(pyramid.peakTotalMoment)}`)];
     all.push(figure('Allocated, peak', bytesText(pyramid.maxima[pyramid.allocated(0)]), 'in blocks, with rounding'));
     const recorded = pyramid.reservedPeaks[0];
     run.layouts.forEach((layout, i) => {
       const peak = pyramid.reservedPeaks[i];
       const saved = recorded.bytes > 0 ? 1 - peak.bytes / recorded.bytes : 0;
-      const note = i === 0 ? `at event ${countText(peak.moment)}` : `${percentText(Math.abs(saved))} ${saved >= 0 ? 'less' : 'more'}, by replay`;
+      const basis = run.ooms.length > 0 ? 'by replay without the request that failed' : 'by replay';
+      const note = i === 0 ? `at event ${countText(peak.moment)}` : `${percentText(Math.abs(saved))} ${saved >= 0 ? 'less' : 'more'}, ${basis}`;
       all.push(figure(i === 0 ? 'Reserved, peak' : `Reserved on the ${layout.name}`, bytesText(peak.bytes), note));
     });
     const moment = run.ooms.length > 0 ? run.ooms.at(-1)[0] : pyramid.peakMoment;
     const state = pyramid.at(moment);
     const held = state[pyramid.reserved(0)];
-    const when = run.ooms.length > 0 ? 'when memory ran out' : 'at the peak of requested memory';
+    const when = run.ooms.length > 0 ? 'when memory ran out' : 'at the peak of allocated memory';
     if (held > 0) all.push(figure('Fragmentation', percentText(Math.max(0, 1 - state[pyramid.allocated(0)] / held)), `unused ${when}`));
     all.push(figure('Allocations', countText(run.count + run.left_out), `${countText(run.calls.stackCount)} call stacks`));
     if (run.ooms.length > 0) all.push(figure('Out of memory', run.ooms.length === 1 ? 'once' : `${countText(run.ooms.length)} times`, `last for ${bytesText(run.ooms.at(-1)[1])}`));

@@ -295,7 +295,7 @@ class Timeline {
     const {run, pyramid} = this.shared;
     const at = (moment) => `event ${countText(moment)}`;
     const reserved = run.layouts.map((layout, i) => `${layout.name} reserves at most ${bytesText(pyramid.reservedPeaks[i].bytes)} at ${at(pyramid.reservedPeaks[i].moment)}`);
-    byId('timeline').setAttribute('aria-description', `At most ${bytesText(pyramid.peakTotal)} are requested, at ${at(pyramid.peakMoment)} of ${countText(run.events)}; ${reserved.join('; ')}.`);
+    byId('timeline').setAttribute('aria-description', `At most ${bytesText(pyramid.peakTotal)} are requested, at ${at(pyramid.peakTotalMoment)} of ${countText(run.events)}; ${reserved.join('; ')}.`);
     byId('fragmentation').setAttribute('aria-label', `Fragmentation over time of ${run.layouts.map((layout) => layout.name).join(' and ')}`);
   }
 
