@@ -8,8 +8,9 @@ enable_language(C)  # for from_c.c, also where the tests are not built
 
 # One program a file: build/<preset>/examples/<file>, built as a user would, with the public headers alone. The ones in C
 # use libcachalot.so. Each is also a test: it must run and succeed.
+#   ON_BOTH  names of those that are tests on the simulated runtime, too, where they find a CudaDevice
 function(cachalot_examples)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;ON_BOTH")
   cachalot_files(sources examples ${arg_SOURCES})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
@@ -28,6 +29,12 @@ function(cachalot_examples)
       add_test(NAME examples.${name} COMMAND example_${name})
       set_tests_properties(examples.${name} PROPERTIES
         LABELS examples TIMEOUT 120 ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:")
+    endif()
+    if(CACHALOT_BUILD_TESTS AND CACHALOT_HAS_SIMULATOR AND CACHALOT_HAS_CUDA AND name IN_LIST arg_ON_BOTH)
+      cachalot_simulated_environment(simulated CACHALOT_SIM=memory:8GiB)
+      add_test(NAME examples.${name}.simulated COMMAND example_${name})
+      set_tests_properties(examples.${name}.simulated PROPERTIES
+        LABELS examples TIMEOUT 120 ENVIRONMENT "${simulated}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:")
     endif()
   endforeach()
 endfunction()
@@ -176,7 +183,8 @@ function(cachalot_example_test test name)
     FAIL_REGULAR_EXPRESSION "no GPU here")
 endfunction()
 
-cachalot_examples(SOURCES fragmentation.cpp free_memory.cpp from_c.c onnxruntime_memory.c owned_memory.cpp tensor_pool.cpp)
+cachalot_examples(SOURCES fragmentation.cpp free_memory.cpp from_c.c onnxruntime_memory.c owned_memory.cpp tensor_pool.cpp
+  ON_BOTH owned_memory tensor_pool)
 cachalot_python_examples(
   cleanup gpu_limits gradient_accumulation leak_hunt memory_report mixed_precision oom_report pinned_memory ranks
   saved_tensors serving_limits stage)

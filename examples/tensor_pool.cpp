@@ -13,7 +13,7 @@ int main() {
   const auto allocator = std::make_shared<cachalot::CachingAllocator>(devices);
   cachalot::PoolSet pools(allocator, /*byte_budget=*/std::size_t{1} << 30);
 
-  const cachalot::Stream stream = nullptr;
+  const cachalot::Stream stream = devices[0]->new_stream();
   for (int step = 0; step < 100; ++step) {
     const cachalot::PooledTensor paths = pools.acquire({{1000, 1000}, cachalot::DType::float32}, stream);
     const cachalot::PooledTensor payoffs = pools.acquire({{1000}, cachalot::DType::float64}, stream);
@@ -24,4 +24,7 @@ int main() {
   std::printf("%llu tensors from %llu allocations, reuse rate %.2f\n", static_cast<unsigned long long>(stats.acquires),
               static_cast<unsigned long long>(stats.allocations), stats.reuse_rate());
   std::printf("at most %zu bytes held\n", stats.peak_bytes);
+  pools.stream_ends(stream);
+  allocator->stream_ends(stream);
+  devices[0]->stream_destroy(stream);
 }

@@ -124,6 +124,8 @@ class PinnedHostMemory final : public Device {
   void copy(CopyKind, Address, Address, std::size_t, Stream) override { refuse("cuMemcpyAsync"); }
   bool has_stream(Stream) override { return true; }  // streams of all devices may use it
   std::uint64_t stream_id(Stream stream) override { return gpu_->stream_id(as_given(stream)); }
+  Stream new_stream() override { return gpu_->new_stream(); }
+  void stream_destroy(Stream stream) override { gpu_->stream_destroy(stream); }
   Event event_create() override { return gpu_->event_create(); }
   void event_destroy(Event event) override { gpu_->event_destroy(event); }
   void event_record(Event event, Stream stream) override {

@@ -545,6 +545,22 @@ bool CudaDevice::has_stream(Stream stream) {
   return device == ordinal_;
 }
 
+Stream CudaDevice::new_stream() {
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  CUstream stream = nullptr;
+  check("cuStreamCreate", driver().stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  return stream;
+}
+
+void CudaDevice::stream_destroy(Stream stream) {
+  constexpr auto kCall = "cuStreamDestroy";
+  if (is_named_by_context(stream)) check(kCall, CUDA_ERROR_INVALID_HANDLE);
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  check(kCall, driver().stream_destroy(stream));
+}
+
 Event CudaDevice::event_create() {
   const CudaContext::Current current(context_);
   const RelaxedCapture relaxed;

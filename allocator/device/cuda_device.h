@@ -119,6 +119,8 @@ class CudaDevice final : public Device {
   void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override;
   bool has_stream(Stream stream) override;
   std::uint64_t stream_id(Stream stream) override;
+  Stream new_stream() override;
+  void stream_destroy(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;

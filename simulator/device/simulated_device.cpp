@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
+#include "device/known_stream.h"
 #include "simulator/device/ipc_registry.h"
 #include "simulator/device/simulated_device_state.h"
 
@@ -474,7 +475,7 @@ void SimulatedDevice::synchronize() {
   impl_->book.succeeded();
 }
 
-Stream SimulatedDevice::stream() {
+Stream SimulatedDevice::new_stream() {
   const Lock lock(impl_->mutex);
   return impl_->streams.create_stream();
 }
@@ -534,6 +535,9 @@ void SimulatedDevice::set_blocking(Stream stream) { impl_->locked(&SimulatedStre
 
 void SimulatedDevice::stream_destroy(Stream stream) {
   const Lock lock(impl_->mutex);
+  if (is_legacy(stream) || is_per_thread(stream)) {
+    fail("cuStreamDestroy", CudaCode::invalid_resource_handle, "it is a stream that CUDA names for each device");
+  }
   const bool was_blocking = impl_->streams.stream(stream).is_blocking();
   impl_->streams.destroy_stream(stream);
   if (impl_->checker) impl_->checker->destroyed(stream, was_blocking);

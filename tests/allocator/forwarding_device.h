@@ -48,7 +48,9 @@ class ForwardingDevice : public Device {
                                                                           std::size_t bytes) override
       CACHALOT_FORWARD(copy_from_host(to, from, bytes)) void fill(Address address, unsigned char value,
                                                                   std::size_t bytes, Stream stream) override
-      CACHALOT_FORWARD(fill(address, value, bytes, stream)) Event event_create() override
+      CACHALOT_FORWARD(fill(address, value, bytes, stream)) Stream new_stream() override
+      CACHALOT_FORWARD(new_stream()) void stream_destroy(Stream stream) override
+      CACHALOT_FORWARD(stream_destroy(stream)) Event event_create() override
       CACHALOT_FORWARD(event_create()) void event_destroy(Event event) override
       CACHALOT_FORWARD(event_destroy(event)) void event_record(Event event, Stream stream) override
       CACHALOT_FORWARD(event_record(event, stream)) bool event_query(Event event) override

@@ -485,6 +485,59 @@ TEST_P(DeviceContract, CopyOfNothingIsAnErrorAndWhileAStreamCapturesIsPartOfTheG
   device_->free(address);
 }
 
+TEST_P(DeviceContract, NewStreamsAreTheDevicesOwnAndWaitForNoOther) {
+  const Stream busy = device_->new_stream();
+  const Stream idle = device_->new_stream();
+  EXPECT_NE(busy, idle);
+  EXPECT_TRUE(device_->has_stream(busy));
+  const std::uint64_t id = device_->stream_id(busy);
+  EXPECT_TRUE(id == 0 || id != device_->stream_id(idle));
+  subject_->queue_work(busy, kWork);
+  const Event of_busy = device_->event_create();
+  device_->event_record(of_busy, busy);
+  for (const Stream other : {idle, Stream{nullptr}}) {
+    const Event of_other = device_->event_create();
+    device_->event_record(of_other, other);
+    device_->event_synchronize(of_other);
+    device_->event_destroy(of_other);
+  }
+  EXPECT_FALSE(device_->event_query(of_busy));
+  device_->event_destroy(of_busy);
+  device_->stream_destroy(busy);
+  device_->stream_destroy(idle);
+}
+
+TEST_P(DeviceContract, WorkOfAStreamIsDoneAlthoughTheStreamIsDestroyed) {
+  const Stream stream = device_->new_stream();
+  const std::uint64_t id = device_->stream_id(stream);
+  const Event event = device_->event_create();
+  subject_->queue_work(stream, kWork);
+  device_->event_record(event, stream);
+  device_->stream_destroy(stream);
+  EXPECT_FALSE(device_->event_query(event));
+  device_->event_synchronize(event);
+  device_->event_destroy(event);
+  const Stream next = device_->new_stream();
+  EXPECT_TRUE(id == 0 || id != device_->stream_id(next));
+  device_->stream_destroy(next);
+}
+
+TEST_P(DeviceContract, StreamsThatCudaNamesForEachDeviceAreNotDestroyed) {
+  for (const std::uintptr_t number : {0u, 1u, 2u}) {
+    const auto named = reinterpret_cast<Stream>(number);  // null, cudaStreamLegacy, cudaStreamPerThread
+    EXPECT_EQ(code_of([&] { device_->stream_destroy(named); }), 400);
+    EXPECT_TRUE(device_->has_stream(named));
+  }
+}
+
+TEST_P(DeviceContract, StreamsComeAndGoWhileAnotherCaptures) {
+  const Stream capturing = subject_->new_stream();
+  subject_->begin_capture(capturing);
+  device_->stream_destroy(device_->new_stream());
+  EXPECT_TRUE(device_->capture_status(capturing).capturing);
+  EXPECT_EQ(subject_->end_capture(capturing), 0);
+}
+
 TEST_P(DeviceContract, ADeviceHasItsStreamsAndTheDefaultOne) {
   EXPECT_TRUE(device_->has_stream(subject_->new_stream()));
   EXPECT_TRUE(device_->has_stream(nullptr));

@@ -93,6 +93,12 @@ class NewThreadDevice final : public Device {
   std::uint64_t stream_id(Stream stream) override {
     return in_new_thread([&] { return device_->stream_id(stream); });
   }
+  Stream new_stream() override {
+    return in_new_thread([&] { return device_->new_stream(); });
+  }
+  void stream_destroy(Stream stream) override {
+    in_new_thread([&] { device_->stream_destroy(stream); });
+  }
   Event event_create() override {
     return in_new_thread([&] { return device_->event_create(); });
   }

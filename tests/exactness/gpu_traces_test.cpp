@@ -67,6 +67,8 @@ class LoggedDevice final : public Device {
   void copy(CopyKind, Address, Address, std::size_t, Stream) override { not_needed(); }
   bool has_stream(Stream) override { return true; }
   std::uint64_t stream_id(Stream) override { return 0; }
+  Stream new_stream() override { not_needed(); }
+  void stream_destroy(Stream) override { not_needed(); }
   Event event_create() override { not_needed(); }
   void event_destroy(Event) override { not_needed(); }
   void event_record(Event, Stream) override { not_needed(); }

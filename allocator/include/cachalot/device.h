@@ -260,6 +260,17 @@ class Device {
   /// CUDA 12). Requires: the stream exists. Cost: nanoseconds.
   virtual std::uint64_t stream_id(Stream stream) = 0;
 
+  /// Creates a stream that does not wait for the legacy default stream (cudaStreamNonBlocking). The
+  /// caller owns it; a stream that is not destroyed lives as long as the device. On a GPU it is a
+  /// cudaStream_t for every function of CUDA. Allowed while a stream captures.
+  virtual Stream new_stream() = 0;
+  /// Destroys a stream of the device, as cudaStreamDestroy does. Work that is queued on it is done
+  /// nevertheless. Call CachingAllocator::stream_ends before, and its like of pools and of pinned
+  /// host memory, for all that have used the stream. Allowed while another stream captures.
+  /// Throws CUDA_ERROR_INVALID_HANDLE for a stream that CUDA names for each device (has_stream).
+  /// Requires: the stream exists and does not capture. Blocks: no.
+  virtual void stream_destroy(Stream stream) = 0;
+
   /// Creates an event without timing.
   virtual Event event_create() = 0;
   /// Destroys an event.

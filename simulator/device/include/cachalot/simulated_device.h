@@ -254,6 +254,13 @@ class SimulatedDevice final : public Device {
   void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override;
   bool has_stream(Stream stream) override;
   std::uint64_t stream_id(Stream stream) override;
+  /// Returns the name of a new stream: at once that of the stream that was destroyed last, if any,
+  /// as a driver does. The new stream is not ordered after the work of the old one.
+  Stream new_stream() override;
+  /// Destroys the stream. Its work still runs, a capture that it began ends, any other capture it
+  /// takes part in is spoilt, and its name is free for a new stream. Until a new stream has the
+  /// name, calls with it throw CudaError 400 and are counted (dead_stream_calls).
+  void stream_destroy(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;
@@ -300,11 +307,10 @@ class SimulatedDevice final : public Device {
   HandleInfo handle_info(MemoryHandle handle) const;
 
   // Work, as a program launches it. Any pointer value names a stream, except for a stream that was
-  // destroyed and a stream() of another device: calls with these throw CudaError 400.
+  // destroyed and a new_stream() of another device: calls with these throw CudaError 400.
 
-  /// Returns the name of a new stream: at once that of the stream that was destroyed last, if any,
-  /// as a driver does. The new stream is not ordered after the work of the old one.
-  Stream stream();
+  /// Returns new_stream().
+  Stream stream() { return new_stream(); }
   /// Makes a new stream of this name, if it is that of a stream that was destroyed.
   void stream_create(Stream name);
   /// Makes the stream a blocking one, as those of cudaStreamCreate are. It and the legacy stream
@@ -328,10 +334,6 @@ class SimulatedDevice final : public Device {
   /// Returns and throws as launch does.
   std::int64_t launch_copy(Stream stream, const HostCopy& copy,
                            const std::vector<AddressRange>& ranges = {});
-  /// Destroys the stream. Its work still runs, a capture that it began ends, any other capture it
-  /// takes part in is spoilt, and its name is free for a new stream. Until a new stream has the
-  /// name, calls with it throw CudaError 400 and are counted (dead_stream_calls).
-  void stream_destroy(Stream stream);
   /// Waits for all work queued on the stream.
   void stream_synchronize(Stream stream);
   /// Returns true if all work queued on the stream is done.
