@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/json_writer.h"
 #include "pool_core.h"
 
 CACHALOT_BEGIN
@@ -115,6 +116,18 @@ std::size_t TensorPool::trim(std::size_t keep) {
 
 const TensorSpec& TensorPool::spec() const { return core_->spec(); }
 const TensorPoolOptions& TensorPool::options() const { return core_->options(); }
+
+// Every member: the binding does not compile when one is missing here.
+std::string to_json(const PoolStats& stats) {
+  const auto& [acquires, hits, allocations, host_waits, stream_waits, live, peak_live, slots, bytes, peak_bytes] =
+      stats;
+  JsonWriter json;
+  json.begin_object().member("acquires", acquires).member("hits", hits).member("allocations", allocations);
+  json.member("host_waits", host_waits).member("stream_waits", stream_waits);
+  json.member("live", live).member("peak_live", peak_live).member("slots", slots);
+  json.member("bytes", bytes).member("peak_bytes", peak_bytes);
+  return json.end_object().take();
+}
 
 PoolStats TensorPool::stats() const {
   core_->require_own_process();

@@ -53,36 +53,14 @@ std::optional<PooledTensor> acquire(PoolSet& pools, const TensorSpec& spec, Stre
   return pools.acquire(spec, stream);
 }
 
-void write_stats(JsonWriter& json, const PoolStats& stats) {
-  json.begin_object()
-      .member("acquires", stats.acquires)
-      .member("hits", stats.hits)
-      .member("allocations", stats.allocations)
-      .member("host_waits", stats.host_waits)
-      .member("stream_waits", stats.stream_waits)
-      .member("live", stats.live)
-      .member("peak_live", stats.peak_live)
-      .member("slots", stats.slots)
-      .member("bytes", stats.bytes)
-      .member("peak_bytes", stats.peak_bytes)
-      .end_object();
-}
-
-std::string to_json(const PoolStats& stats) {
-  JsonWriter json;
-  write_stats(json, stats);
-  return json.take();
-}
-
 std::string to_json(const PoolSet& pools) {
   JsonWriter json;
-  write_stats(json.begin_object().key("all"), pools.stats());
+  json.begin_object().key("all").raw(to_json(pools.stats()));
   json.key("by_spec").list(pools.stats_by_spec(), [](JsonWriter& list, const auto& entry) {
     const auto& [spec, stats] = entry;
     list.begin_object().key("shape").list(spec.shape);
-    list.member("dtype", to_string(spec.dtype)).member("device", spec.device).key("stats");
-    write_stats(list, stats);
-    list.end_object();
+    list.member("dtype", to_string(spec.dtype)).member("device", spec.device);
+    list.key("stats").raw(to_json(stats)).end_object();
   });
   return json.end_object().take();
 }

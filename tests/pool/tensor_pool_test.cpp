@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
@@ -210,6 +211,17 @@ TEST(TensorPool, WhatIsKeptIsNotWritten) {
   PoolWorld world;
   for (int i = 0; i < 3; ++i) world.pool.acquire();
   EXPECT_EQ(world.count(DeviceCall::fill), 0u);
+}
+
+TEST(TensorPool, FiguresAreAJsonObjectOfTheirNames) {
+  PoolWorld world;
+  const PooledTensor kept = world.pool.acquire();
+  world.pool.acquire().release();
+  const auto json = nlohmann::json::parse(to_json(world.pool.stats()));
+  const nlohmann::json expected = {
+      {"acquires", 2}, {"hits", 0},  {"allocations", 2}, {"host_waits", 0},     {"stream_waits", 0},
+      {"live", 1},     {"slots", 2}, {"peak_live", 2},   {"bytes", 2 * kBytes}, {"peak_bytes", 2 * kBytes}};
+  EXPECT_EQ(json, expected);
 }
 
 TEST(TensorPool, APoolThatIsGoneKeepsItsMemoryUntilTheLastTensorComesBack) {

@@ -162,6 +162,9 @@ struct PoolStats {
   }
 };
 
+/// Returns a JSON object with the data members' names as keys.
+std::string to_json(const PoolStats& stats);
+
 /// A PooledTensor is a tensor in use. It returns to its pool when it is destroyed. Its memory
 /// exists until then, also if the pool is destroyed first.
 ///
