@@ -69,9 +69,56 @@ install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/c
     cmake/CachalotBacktrace.cmake
   DESTINATION ${package_dir})
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/cachalot)
-file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/cachalot.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# ---- For pkg-config: cachalot, the C API; and cachalot-<name> for each library cachalot::<name> ---------------------------
+
+# <name>.pc. The static libraries' own needs are in Libs, and in no Libs.private: nothing links these without them.
+function(cachalot_pkg_config name contents)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "REQUIRES;LIBS;CFLAGS")
+  list(JOIN arg_REQUIRES " " arg_REQUIRES)
+  list(JOIN arg_LIBS " " arg_LIBS)
+  file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+# What cachalot::core is linked with. libbacktrace by its name where it is GCC's, in a folder of which each version looks into its own.
+function(cachalot_link_flags_of_core result)
+  set(flags -lcachalot_core)
+  if(CACHALOT_HAS_LIBBACKTRACE)
+    cmake_path(GET CACHALOT_BACKTRACE_LIBRARY PARENT_PATH folder)
+    if(folder IN_LIST CACHALOT_BACKTRACE_FOLDERS)
+      list(APPEND flags -lbacktrace)
+    else()
+      list(APPEND flags ${CACHALOT_BACKTRACE_LIBRARY})
+    endif()
+  endif()
+  list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl)
+  set(${result} ${flags} -pthread ${dl} PARENT_SCOPE)
+endfunction()
+
+function(cachalot_pkg_config_of_library name)
+  set(flags -lcachalot_${name})
+  set(definitions "")
+  if(BUILD_SHARED_LIBS)  # one library for all
+    set(flags -lcachalot_cpp)
+    set(definitions -DCACHALOT_SHARED)
+  elseif(name STREQUAL "core")
+    cachalot_link_flags_of_core(flags)
+  endif()
+  get_target_property(needs cachalot_${name} INTERFACE_LINK_LIBRARIES)
+  list(FILTER needs INCLUDE REGEX "^cachalot_[a-z_]+$")
+  list(TRANSFORM needs REPLACE "^cachalot_" cachalot-)
+  cachalot_pkg_config(cachalot-${name} "cachalot::${name} of C++" REQUIRES ${needs} LIBS ${flags}
+    CFLAGS ${definitions})
+endfunction()
+
+foreach(library IN LISTS CACHALOT_LIBRARIES)
+  cachalot_pkg_config_of_library(${library})
+endforeach()
+if(TARGET cachalot)
+  cachalot_pkg_config(cachalot "the C API" LIBS -lcachalot)
+endif()
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
