@@ -101,6 +101,7 @@ if(TARGET test_tools)
   endif()
   target_compile_definitions(test_tools PRIVATE CACHALOT_SIMULATED_PROGRAM="${path}")
 endif()
+include(tests/agreement/targets.cmake)
 cachalot_test(advice TOOLS THREADS *Threads* SOURCES advice_test.cpp parallel_test.cpp recorded_programs_test.cpp)
 
 # ---- simulator/ and pytorch/ -----------------------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+# The commands agree: each question that several of them answer has one answer. Every change asks about some files; all files, and
+# programs that `cachalot simulate` runs, take minutes.
+
+function(cachalot_agreement_tests)
+  if(NOT TARGET cachalot_cli OR CACHALOT_SANITIZE)
+    return()
+  endif()
+  set(check ${PROJECT_SOURCE_DIR}/tests/agreement/check_agreement.py --command $<TARGET_FILE:cachalot_cli>)
+  find_program(python3 python3 NO_CACHE)
+  foreach(part IN ITEMS fast files)
+    if(python3)
+      add_test(NAME agreement.${part} COMMAND ${python3} -B ${check} --part ${part})
+    else()
+      add_test(NAME agreement.${part} COMMAND ${CMAKE_COMMAND} -E echo "skipped: there is no python3 on PATH")
+    endif()
+    set_tests_properties(agreement.${part} PROPERTIES LABELS agreement TIMEOUT 1800 SKIP_REGULAR_EXPRESSION "^skipped: ")
+  endforeach()
+  if(python3)
+    add_test(NAME agreement.catches_contradictions
+      COMMAND ${python3} -B ${PROJECT_SOURCE_DIR}/tests/agreement/check_agreement_test.py $<TARGET_FILE:cachalot_cli>)
+    set_tests_properties(agreement.catches_contradictions PROPERTIES LABELS agreement TIMEOUT 120)
+  endif()
+  cachalot_python_test(agreement.programs agreement 1800 ${check} --part programs)
+  cachalot_tests_need(agreement cachalot_cli)
+  cachalot_drawn(agreement.files agreement.programs)
+endfunction()
+cachalot_agreement_tests()
