@@ -134,10 +134,17 @@ def history(subject: Subject) -> JsonHistory | None:
 # ---- moments and their bytes
 
 
+PLAYS_FAILURES = ("advise", "compare", "replay", "check --policy native", "check --policy expandable", "check --policy pages")
+
+
 @question
 def requested_peaks(subject: Subject) -> Answers:
+    failed = {device: one["ooms"] for device, one in checked(subject).items()}
+
     def of(device: int, command: str, value: Value) -> Answer:
-        return Answer("requested_peak", device, command, value)
+        """Replays play the requests that failed, and state it in failed_requests: their peak is another one."""
+        plays_failures = command in PLAYS_FAILURES and failed.get(device)
+        return Answer("requested_peak, with failures" if plays_failures else "requested_peak", device, command, value)
 
     whole = history(subject)
     for device, peaks in subject.peaks.items():
@@ -208,7 +215,7 @@ def added_up_peaks(subject: Subject) -> Answers:
         if run.description["layouts"][0] == "recorded":
             peak = max(run.allocated)
             yield Answer("allocated_peak", device, "html", peak)
-            yield Answer("peak.event", device, "html", run.requested.index(max(run.requested)))
+            yield Answer("peak.event", device, "html", run.allocated.index(peak))
             yield Answer("reserved_peak", device, "html", max(run.held("recorded")))
     for device, lines in counters(subject).items():
         if is_recorded:
@@ -242,6 +249,8 @@ def failures(subject: Subject) -> Answers:
             yield from moment_answers("oom", device, "explain", one["peak"])
     for device in moment(subject, "peak"):
         at_failure = moment(subject, "oom").get(device)
+        if at_failure and checked(subject)[device]["ooms"] == 0:
+            continue  # another device ran out: this one's end
         yield Answer("has_failed", device, "diff --at oom", at_failure is not None)
         if at_failure:
             yield from moment_answers("oom", device, "diff", at_failure["a"])

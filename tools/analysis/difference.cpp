@@ -347,7 +347,8 @@ class Namer {
     return pool.is_default() ? "default" : fmt::format("({}, {})", pool.first, pool.second);
   }
   static std::string stage_of(Side& side, const Allocation& allocation) {
-    if (allocation.begin == Allocation::kBefore) return "(before the history)";
+    if (allocation.begin == Allocation::kBefore && side.stages->size() > 1) return "(before the history)";
+    if (allocation.begin == Allocation::kBefore) return "(outside of stages)";
     const std::string name = without_numbers(side.stages->name(side.stages->at(allocation.begin)));
     return name.empty() ? "(outside of stages)" : name;
   }

@@ -74,7 +74,7 @@ Shares shares_of(const History& history, std::span<const Allocation> allocations
     by_pool.add(one.pool, one.bytes);
     by_stream.add(one.stream, one.bytes);
     const bool is_earlier = one.begin == Allocation::kBefore;
-    by_stage.add(is_earlier ? kEarlier : stages.at(one.begin), one.bytes);
+    by_stage.add(!is_earlier ? stages.at(one.begin) : stages.size() > 1 ? kEarlier : 0, one.bytes);
     by_module.add(is_earlier ? 0 : modules.at(one.begin), one.bytes);
   }
   Shares shares;
@@ -89,8 +89,7 @@ Shares shares_of(const History& history, std::span<const Allocation> allocations
       by_stream.largest_first([&](std::uint16_t stream) { return fmt::format("{:#x}", history.streams[stream]); });
   shares.stages = by_stage.largest_first(
       [&](StageId stage) { return stage == kEarlier ? std::string("(before the history)") : stages.name(stage); });
-  // Without stages all is outside of them, or earlier.
-  if (stages.size() == 1) shares.stages.clear();
+
   return shares;
 }
 

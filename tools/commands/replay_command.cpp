@@ -17,7 +17,6 @@
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/replay/policies.h"
 #include "tools/replay/replay.h"
 
 namespace cachalot::tools {
@@ -148,6 +147,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["ratio"] = result.ratio;
   json["internal_fragmentation"] = result.internal_fragmentation;
   json["external_fragmentation"] = result.external_fragmentation;
+  json["failed_requests"] = result.failed_requests;
   json["ooms"] = result.ooms;
   json["first_oom_event"] = or_null(result.first_oom_event);
   json["retries"] = result.retries;
@@ -172,8 +172,7 @@ std::string replay_details() {
   return fmt::format(
       "A trace is text, plain or gzip; data/traces/README.md describes it, and `cachalot simulate --trace` writes one. "
       "Of a memory snapshot the recorded history of each device is played, with the requests that failed: the blocks "
-      "that are older than the history are allocated first, in the order of their addresses, and for PyTorch's default "
-      "policy in the segments that it had.\n\n"
+      "that are older than the history are allocated first, in the order of their addresses.\n\n"
       "The simulated device works as a real one does: each event takes the host one microsecond, each block is used by "
       "--work-us of work on its stream, and the host waits once {} launches are pending on a stream. The host time per "
       "event is measured separately, without any of this.\n\n"
@@ -213,11 +212,9 @@ class ReplayCommand : public Command {
     require_one_for_steps(traces_.size());
     const std::vector<Trace> traces = read_all_traces(traces_);
     require_one_for_steps(traces.size());  // a snapshot may have several
-    const bool is_default = options_.config.empty() || options_.config == config_of(Policy());
     std::vector<ReplayResult> results;
     for (const Trace& trace : traces) {
-      results.push_back(play(trace.as_recorded && is_default ? *trace.as_recorded : trace, options_));
-      results.back().events = trace.event_count;  // those of the history
+      results.push_back(play(trace, options_));
       print(json_ ? to_json(results.back(), options_.find_min_device) + "\n"
                   : to_text(results.back(), report_contents(), styles.out) + "\n");
     }

@@ -117,6 +117,7 @@ Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const 
   comparison.trace = trace.path;
   comparison.events = trace.event_count;
   comparison.peak_requested_bytes = peak_live_bytes(trace);
+  comparison.failed_requests = trace.failed_requests;
   double done = 0;
   for (const Policy::Heap heap : kHeaps) {
     PolicyFigures Comparison::*const figures[] = {&Comparison::native, &Comparison::expandable, &Comparison::pages};
@@ -140,7 +141,7 @@ Section report_of(const Comparison& comparison) {
   const std::size_t requested = comparison.peak_requested_bytes;
   Section section;
   section.add_value("trace", comparison.trace).add_value("events", comparison.events);
-  section.add_value("peak_requested_bytes", requested);
+  section.add_value("peak_requested_bytes", requested).add_value("failed_requests", comparison.failed_requests);
   section.add(policy_section("pytorch", comparison.native, requested));
   section.add(policy_section("pytorch_expandable_segments", comparison.expandable, requested));
   return section.add(policy_section("page_heap", comparison.pages, requested));

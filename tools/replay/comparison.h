@@ -15,7 +15,8 @@ namespace cachalot::tools {
 struct Comparison {
   std::string trace;  // its path
   std::size_t events = 0;
-  std::size_t peak_requested_bytes = 0;  // the most that lives at once
+  std::size_t peak_requested_bytes = 0;  // the most that lives at once, with the requests that failed
+  std::size_t failed_requests = 0;       // Trace::failed_requests
   PolicyFigures native;                  // cachalot's heap:segments, which takes PyTorch's decisions exactly
   PolicyFigures expandable;              // the model in expandable_segments.h
   PolicyFigures pages;                   // cachalot's heap:pages

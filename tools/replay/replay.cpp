@@ -504,6 +504,7 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   ReplayResult result;
   result.trace = trace.path;
   result.events = events;
+  result.failed_requests = trace.failed_requests;
   result.work_us = options.work_us;
   result.check_hazards = options.check_hazards;
   if (options.models_expandable_segments) {

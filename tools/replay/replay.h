@@ -57,8 +57,9 @@ struct CallCount {
 struct ReplayResult {
   std::string trace;  // its path
   std::size_t events = 0;
-  double work_us = 0;          // as asked for, and so is check_hazards
-  bool check_hazards = false;  // and none was found
+  double work_us = 0;               // as asked for, and so is check_hazards
+  bool check_hazards = false;       // and none was found
+  std::size_t failed_requests = 0;  // Trace::failed_requests
 
   // All figures but the times are over all iterations, unless they say otherwise.
   // Bytes; the largest of each, at whatever events they were reached.

@@ -341,6 +341,7 @@ class Advising {
     advice.events = program_.trace->event_count;
     advice.ends_with_failure = program_.ends_with_failure;
     advice.peak_requested_bytes = need_.live_bytes();
+    advice.failed_requests = program_.trace->failed_requests;
     advice.on = on_;
     advice.recorded_reserved_bytes = program_.recorded_reserved_bytes;
     advice.settings = settings;
@@ -428,7 +429,7 @@ Table policies_table(const Advice& advice) {
                           {.title = "smallest GPU", .width = 15, .is_left = true, .views = kForPeople},
                           {.title = "driver ms", .unit = Unit::number, .width = 9, .views = kForPeople},
                           {.key = "host_time", .title = "host", .unit = Unit::number, .width = 5},
-                          hidden("policy"),
+                          {.key = "policy", .title = "policy", .views = kNotInText},
                           hidden("driver_us"),
                           hidden("smallest_gpu"),
                           hidden("smallest_gpu_bytes"),
@@ -564,6 +565,7 @@ Section report_of(const Advice& advice) {
   if (!advice.error.empty()) return section.add_value("error", advice.error);
   section.add_value("device", advice.device).add_value("events", advice.events);
   section.add_value("peak_requested_bytes", advice.peak_requested_bytes);
+  section.add_value("failed_requests", advice.failed_requests);
   Section on = object_of("on");
   on.add_value("gpu", advice.on.gpu.empty() ? Json(nullptr) : Json(advice.on.gpu));
   on.add_value("memory_bytes", advice.on.memory_bytes).add_value("usable_bytes", advice.on.usable_bytes);
@@ -630,6 +632,7 @@ Advice advice_of(const Json& json) {
   advice.device = json.at("device");
   advice.events = json.at("events");
   advice.peak_requested_bytes = json.at("peak_requested_bytes");
+  advice.failed_requests = json.at("failed_requests");
   const Json& on = json.at("on");
   advice.on = {.gpu = on.at("gpu").is_null() ? "" : on.at("gpu").get<std::string>(),
                .memory_bytes = on.at("memory_bytes"),

@@ -74,7 +74,8 @@ struct Advice {
   int device = 0;
   std::string error;  // not empty: the file cannot be read, and nothing else is known
   std::size_t events = 0;
-  std::size_t peak_requested_bytes = 0;
+  std::size_t peak_requested_bytes = 0;  // with the requests that failed
+  std::size_t failed_requests = 0;       // Trace::failed_requests
   ReplayDevice on;
   std::optional<std::size_t> recorded_reserved_bytes;  // AdvisedProgram's
   std::vector<std::string> gpus;                       // those to answer for, the smallest first
