@@ -8,8 +8,8 @@
 set(CACHALOT_CUDA AUTO CACHE STRING "Build what needs CUDA's headers: AUTO (when found), ON or OFF")
 set_property(CACHE CACHALOT_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# The folders of headers in the wheels nvidia-cuda-runtime and nvidia-cuda-runtime-cu12, which the build of our own wheel
-# brings along.
+# The folders of headers in the wheels nvidia-cuda-runtime (with others of pyproject.toml) and nvidia-cuda-runtime-cu12, which the
+# build of our own wheel brings along.
 function(cachalot_cuda_wheels result)
   find_package(Python COMPONENTS Interpreter REQUIRED)
   execute_process(

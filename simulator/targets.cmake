@@ -8,19 +8,29 @@ if(CACHALOT_BUILD_SIMULATOR AND CACHALOT_SANITIZE)
   message(STATUS "cachalot: the simulator is not built under sanitizers: their runtime must be loaded before any library, "
     "and their shadow memory lies where the simulator reserves addresses")
 elseif(CACHALOT_BUILD_SIMULATOR)
-  find_path(CACHALOT_CUDA_INCLUDE cuda_runtime_api.h
-    HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include DOC "Folder of CUDA's headers")
+  set(wheels "")
+  set(kind STATUS)
+  set(without "")
+  if(DEFINED SKBUILD)  # who installs the package expects it
+    cachalot_cuda_wheels(wheels)
+    set(kind FATAL_ERROR)
+    set(without "; to do without: pip install . -C cmake.define.CACHALOT_BUILD_SIMULATOR=OFF")
+  endif()
+  # The one of the headers that needs a package of its own where they come from wheels.
+  find_path(CACHALOT_CUDA_INCLUDE cuda_profiler_api.h
+    HINTS ${wheels} ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include DOC "Folder of CUDA's headers")
   set(version "")
-  if(CACHALOT_CUDA_INCLUDE)
+  if(EXISTS "${CACHALOT_CUDA_INCLUDE}/cuda_runtime_api.h")
     file(STRINGS ${CACHALOT_CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "#define CUDART_VERSION +[0-9]+")
   endif()
   if(version MATCHES " 13[0-9][0-9][0-9]")
     set(CACHALOT_HAS_SIMULATOR ON)
   elseif(version)
-    message(STATUS "cachalot: the simulator is not built: it needs the headers of CUDA 13 (set CACHALOT_CUDA_INCLUDE), and "
-      "${CACHALOT_CUDA_INCLUDE} has \"${version}\"")
+    message(${kind} "cachalot: the simulator is not built: it needs the headers of CUDA 13 (set CACHALOT_CUDA_INCLUDE), and "
+      "${CACHALOT_CUDA_INCLUDE} has \"${version}\"${without}")
   else()
-    message(STATUS "cachalot: the simulator is not built: cuda_runtime_api.h was not found (set CACHALOT_CUDA_INCLUDE)")
+    message(${kind} "cachalot: the simulator is not built: cuda_profiler_api.h and cuda_runtime_api.h were not found in one folder (set "
+      "CACHALOT_CUDA_INCLUDE)${without}")
   endif()
 endif()
 

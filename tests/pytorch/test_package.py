@@ -1,5 +1,6 @@
 """Tests without a GPU: the package's names, the cost of importing it, and the tables of supported versions."""
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -97,3 +98,45 @@ def test_the_types_are_marked_as_such():
     import cachalot
 
     assert (Path(cachalot.__file__).parent / "py.typed").is_file()
+
+
+# ---- packaging/adapters.py --torch, which packaging/wheels.sh is told --------------------------------------------------
+
+
+@pytest.fixture(name="adapters")
+def packaging_adapters():
+    spec = importlib.util.spec_from_file_location("packaging_adapters", ROOT / "packaging" / "adapters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_wheel_for_the_pytorch_of_a_python_takes_the_headers_from_there(adapters):
+    import torch
+
+    found = adapters.find_installed(sys.executable)
+    assert Path(found.folder) == Path(torch.__file__).parent and torch.version.git_version in found.build
+    for wanted in ("installed", found.version):
+        version = adapters.require_version(wanted, sys.executable, found)
+        assert torch.__version__.startswith(version) and adapters.is_usable(found, version)
+    assert not adapters.is_usable(found, "2.10.9") and not adapters.is_usable(None, found.version)
+    assert not adapters.is_usable(found._replace(cuda=None), found.version)  # its wheel is fetched
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("installed", "--torch is installed, but /bin/false has no torch"),
+        ("2.11", "--torch is '2.11'; it must be installed, or a version such as"),
+        ("2.9.0", "there is no adapter for PyTorch 2.9.0; there is for 2.10, "),
+    ],
+)
+def test_a_wheel_for_no_pytorch_is_refused(adapters, wanted, message):
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        adapters.require_version(wanted, "/bin/false", adapters.find_installed("/bin/false"))
+
+
+def test_a_wheel_for_a_pytorch_without_cuda_is_refused(adapters):
+    found = adapters.Installed("2.11.0", "2.11.0+cpu", None, "/nowhere")
+    with pytest.raises(SystemExit, match="the torch 2.11.0 of python3 is built without CUDA"):
+        adapters.require_version("installed", "python3", found)
