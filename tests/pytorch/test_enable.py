@@ -506,6 +506,23 @@ def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
 
 
 @full_only
+def test_headers_of_cuda_that_lack_a_part_are_not_taken(monkeypatch, tmp_path):
+    import torch
+    from cachalot._bindings import adapter as _adapter
+
+    headers = tmp_path / "nvidia" / "cu13" / "include"
+    (headers / "crt").mkdir(parents=True)
+    (headers / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13000\n")
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(_adapter, "_toolkits", lambda: [])
+    with pytest.raises(_adapter.AdapterError, match=r"crt/host_config\.h .*: install nvidia-cuda-crt with pip, or"):
+        _adapter.cuda_headers()
+    (headers / "crt" / "host_config.h").touch()
+    assert _adapter.cuda_headers() == headers
+
+
+@full_only
 def test_a_pytorch_that_is_too_old_is_told_the_oldest(monkeypatch):
     import torch
     from cachalot._bindings import adapter as _adapter

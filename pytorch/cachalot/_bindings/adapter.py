@@ -362,11 +362,12 @@ def cuda_headers() -> Path:
     wheels = Path(torch.__file__).parent.parent / "nvidia"
     candidates = [wheels / f"cu{major}" / "include", wheels / "cuda_runtime" / "include", *_toolkits()]
     for folder in candidates:
-        if _cuda_major(folder) == major:
+        if _cuda_major(folder) == major and (folder / "crt" / "host_config.h").is_file():
             return folder
+    wheel = "" if major == "12" else "nvidia-cuda-crt with pip, or "  # puts them beside those of PyTorch's wheels
     raise AdapterError(
-        f"the headers of CUDA {major} were not found (looked in {', '.join(map(str, candidates))}): "
-        f"install the CUDA toolkit, or nvidia-cuda-runtime with pip, or set CUDA_HOME"
+        f"the headers of CUDA {major}, with crt/host_config.h among them, were not found (looked in "
+        f"{', '.join(map(str, candidates))}): install {wheel}the CUDA toolkit, or set CUDA_HOME"
     )
 
 
