@@ -79,7 +79,8 @@ cachalot_test(exactness EACH_CASE TOOLS WORKS SOURCES golden_test.cpp gpu_log.cp
 cachalot_test(reference EACH_CASE PROGRAMS TOOLS WORKS
   SOURCES comparison.cpp golden_test.cpp random_test.cpp reference_heap.cpp)
 cachalot_test(analysis TOOLS
-  SOURCES causes_test.cpp checks_test.cpp difference_test.cpp foundation_test.cpp log_text_test.cpp oom_message_test.cpp)
+  SOURCES causes_test.cpp checks_test.cpp difference_test.cpp failing_process_test.cpp foundation_test.cpp log_text_test.cpp
+          oom_message_test.cpp)
 cachalot_test(exports TOOLS SOURCES exports_test.cpp)
 cachalot_test(top TOOLS COMMAND SOURCES budget_command_test.cpp page_reader_test.cpp prometheus_test.cpp top_test.cpp)
 cachalot_test(html TOOLS SOURCES columns_test.cpp html_report_test.cpp ranges_test.cpp)

@@ -129,6 +129,27 @@ TEST(TorchExport, KeepsWhatIsKnownBesideTheEvents) {
   expect_same(read_history(file.path()), history);
 }
 
+TEST(Exports, KeepWhatAFailingProcessTold) {
+  HistoryBuilder builder = small_program();
+  History& history = builder.history();
+  builder.device().blocks[0].owner = history.texts.add("GPT.blocks.3");
+  builder.device().blocks[0].owner_kind = history.texts.add("parameters");
+  builder.device().asleep.push_back({.address = 0x700000, .bytes = 4 << 20, .pool = history.pools.add({2, 2})});
+  history.facts.emplace_back().failing = DeviceFacts::Failing{.who = "rank3, process 42, failure 1",
+                                                              .segment_bytes = 2 << 20,
+                                                              .has_pages = true,
+                                                              .is_refused = true,
+                                                              .has_nccl = true,
+                                                              .knows_owners = false,
+                                                              .tags = {{.pool = {2, 2}, .name = "weights"}},
+                                                              .libraries = {{.name = "cupy", .bytes = 77}}};
+  for (const char* format : {"torch", "json"}) {
+    const TemporaryFile file;
+    write(history, format, file.path());
+    expect_same(read_history(file.path()), history);
+  }
+}
+
 TEST(TorchExport, WritesManyEventsInBatches) {
   HistoryBuilder builder;
   for (std::uint64_t i = 0; i < 2500; ++i) builder.alloc(0x100000 + 512 * i, 1 + 97 * i * i);

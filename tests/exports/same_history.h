@@ -65,6 +65,8 @@ class PlainHistory {
       line("{} {} {} {} {} {} {} {}", name_of(event.action), event.address, event.bytes, event.time_us,
            stack(event.stack), history_.streams[event.stream], pool(event.pool), details(event.details));
     }
+    for (const HistorySegment& segment : device.asleep)
+      line("asleep {} {} {}", segment.address, segment.bytes, pool(segment.pool));
     for (const HistorySegment& segment : device.segments) {
       line("segment {} {} {} {} {} {} {}", segment.address, segment.bytes, stack(segment.stack),
            history_.streams[segment.stream], pool(segment.pool), segment.is_small, segment.is_expandable);
@@ -72,6 +74,7 @@ class PlainHistory {
         const HistoryBlock& block = device.blocks[i];
         line("block {} {} {} {} {} {}", block.address, block.bytes, block.requested_bytes, stack(block.stack),
              static_cast<int>(block.state), details(block.details));
+        if (block.owner != 0) line("owner {} {}", text(block.owner), text(block.owner_kind));
       }
     }
   }
@@ -85,6 +88,12 @@ class PlainHistory {
     for (const DeviceFacts::Process& process : facts.other_processes) {
       line("process {} {} {}", process.id, process.bytes, process.name);
     }
+    if (!facts.failing) return;
+    const DeviceFacts::Failing& failing = *facts.failing;
+    line("failing {} {} {} {} {} {}", failing.who, failing.segment_bytes, failing.has_pages, failing.is_refused,
+         failing.has_nccl, failing.knows_owners);
+    for (const DeviceFacts::Tag& tag : failing.tags) line("tag ({}, {}) {}", tag.pool.first, tag.pool.second, tag.name);
+    for (const DeviceFacts::Library& library : failing.libraries) line("library {} {}", library.name, library.bytes);
   }
 
   const History& history_;

@@ -1,4 +1,4 @@
-// `cachalot convert`, `diff` and `check` as their users run them.
+// `cachalot convert`, `diff`, `check` and `explain` as their users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -146,6 +146,24 @@ TEST(CheckCommand, RefusesLimitsThatAreNone) {
   EXPECT_THAT(complaint_of_run("check --max-leak 1MiB/epoch " + kLayers), HasSubstr("'epoch'"));
   EXPECT_THAT(complaint_of_run("check --gpu l4 --no-oom " + kLayers), HasSubstr("--policy"));
   EXPECT_THAT(complaint_of_run("check --policy pgaes --no-oom " + kLayers), HasSubstr("pgaes"));
+}
+
+// ---- explain
+
+TEST(ExplainCommand, WritesTheWholeReportAsTextBesideTheJson) {
+  const OutputFolder folder;
+  const Outcome json = run_cachalot("explain --json --top 0 --text " + folder.file("a.txt") + " " + kLayers);
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  EXPECT_TRUE(nlohmann::json::parse(json.out)["devices"][0]["lines"].empty());
+  EXPECT_EQ(read_whole(folder.file("a.txt")), run_cachalot("explain --top 1000 " + kLayers).out);
+  EXPECT_THAT(complaint_of_run("explain --text " + kLayers + " " + kLayers), HasSubstr("--text"));
+  EXPECT_THAT(complaint_of_run("explain --text " + folder.file("no/a.txt") + " " + kLayers), HasSubstr("--text"));
+}
+
+TEST(ExplainCommand, ReportsOneDevice) {
+  EXPECT_EQ(run_cachalot("explain --device 0 " + kLayers).out, run_cachalot("explain " + kLayers).out);
+  EXPECT_THAT(complaint_of_run("explain --device 3 " + kLayers), HasSubstr("the history has no device 3"));
+  EXPECT_THAT(complaint_of_run("explain --device -1 " + kLayers), HasSubstr("--device"));
 }
 
 TEST(HelpAsJson, HasEveryCommandAndOption) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -111,9 +112,10 @@ std::vector<Growth> growth_until(const Timeline& timeline, std::span<const Categ
 namespace {
 
 constexpr std::array<std::string_view, kCauseCount> kKeys = {
-    "fragmentation", "other_stream", "private_pool",  "graph_pools", "oversize_blocks", "cached_by_rounding",
-    "limit",         "leak",         "other_process", "nccl",        "pinned",          "too_large",
-    "wrong_shape",   "host_memory",  "driver",        "outside",     "unknown",         "none"};
+    "fragmentation",      "other_stream", "private_pool", "graph_pools", "oversize_blocks",
+    "cached_by_rounding", "waiting",      "asleep",       "limit",       "leak",
+    "other_process",      "nccl",         "pinned",       "too_large",   "wrong_shape",
+    "host_memory",        "driver",       "outside",      "unknown",     "none"};
 
 // A private pool keeps even a segment in which nothing lives.
 Cause kind_of(const SegmentAt& segment, const Failure& failure, const std::vector<bool>& graph_pools) {
@@ -147,8 +149,11 @@ bool is_limited(const Evidence& evidence) {
 // Returns the program's memory and the device's free memory, or the limit. An unknown limit counts as the most that the
 // program ever had.
 std::uint64_t available_bytes(const Evidence& evidence) {
-  if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
-  return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
+  const std::uint64_t of_device = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
+  if (!is_limited(evidence) && !evidence.limit_bytes) return of_device;
+  const std::uint64_t limit =
+      std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
+  return is_limited(evidence) ? limit : std::min(limit, of_device);
 }
 
 namespace {
@@ -161,6 +166,12 @@ bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
          bytes + available_bytes(evidence) - evidence.reserved_bytes >= needed;
 }
 
+std::uint64_t withheld_bytes(const Evidence& evidence) {
+  std::uint64_t bytes = 0;
+  for (const Cached& cached : evidence.withheld) bytes += cached.bytes;
+  return bytes;
+}
+
 // The largest of what the allocator itself withheld.
 std::optional<Cause> cached_cause(const Evidence& evidence) {
   std::optional<Cause> largest;
@@ -168,9 +179,7 @@ std::optional<Cause> cached_cause(const Evidence& evidence) {
     const auto cause = static_cast<Cause>(i);
     if (!largest || evidence.of(cause).bytes > evidence.of(*largest).bytes) largest = cause;
   }
-  std::uint64_t together = 0;
-  for (const Cached& cached : evidence.withheld) together += cached.bytes;
-  return would_serve(evidence, together) ? largest : std::nullopt;
+  return would_serve(evidence, withheld_bytes(evidence)) ? largest : std::nullopt;
 }
 
 // The larger of a leak and of what others hold of the device.
@@ -217,7 +226,7 @@ std::vector<bool> graph_pools_of(const Timeline& timeline) {
   std::vector<bool> graphs;
   graphs.reserve(history.pools.size());
   for (std::size_t i = 0; i < history.pools.size(); ++i)
-    graphs.push_back(history.pools[i].first != 0);  // PyTorch's own numbers
+    graphs.push_back(history.pools[i].first != 0 && history.pools[i].second == 0);  // PyTorch's own numbers
   std::set<std::pair<std::uint16_t, StackId>> seen;
   for (const Allocation& one : timeline.allocations()) {
     if (one.pool == 0 || one.stack == 0 || graphs[one.pool] || !seen.emplace(one.pool, one.stack).second) continue;
@@ -229,18 +238,20 @@ std::vector<bool> graph_pools_of(const Timeline& timeline) {
   return graphs;
 }
 
-std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
-                         std::size_t most) {
-  std::map<std::optional<FrameId>, Pin> by_place;
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+                         std::span<const BlockOwner> owners, Sites& sites, std::size_t most) {
+  using Place = std::pair<std::optional<FrameId>, TextId>;  // or an owner
+  std::map<Place, Pin> by_place;
   for (const SegmentAt& segment : segments) {
     if (segment.free_bytes == 0 || segment.live_bytes == 0) continue;
-    std::set<std::optional<FrameId>> places;
+    std::set<Place> places;
     for (const LiveBlock& block : segment.live) {
       const Allocation& one = allocations[block.allocation];
       const StackId stack = sites.telling_stack(one.stack, one.details);
-      const std::optional<FrameId> place = stack == 0 ? std::nullopt : std::optional(sites.place_of(stack));
+      Place place(stack == 0 ? std::nullopt : std::optional(sites.place_of(stack)), 0);
+      if (stack == 0 && !owners.empty()) place.second = owners[block.allocation].name;
       Pin& pin = by_place[place];
-      pin.place = place;
+      std::tie(pin.place, pin.owner) = place;
       pin.free_bytes +=
           static_cast<std::uint64_t>(static_cast<double>(segment.free_bytes) * static_cast<double>(block.bytes) /
                                      static_cast<double>(segment.live_bytes));
@@ -260,7 +271,11 @@ std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Al
 Cause cause_of(const Evidence& evidence) {
   if (evidence.said) return *evidence.said;
   if (!evidence.failure) return Cause::none;
+  if (evidence.is_asleep) return Cause::asleep;
+  if (evidence.is_refused) return Cause::limit;
   if (const auto cause = cached_cause(evidence)) return *cause;
+  if (would_serve(evidence, withheld_bytes(evidence) + evidence.waiting_bytes) && evidence.waiting_bytes > 0)
+    return Cause::waiting;
   if (is_limited(evidence)) return evidence.is_known_without_limit ? Cause::driver : Cause::limit;
   return largest_holder(evidence).value_or(Cause::too_large);
 }
@@ -323,15 +338,18 @@ class RemedySearch {
     return evidence_.failure || recorded == of_bytes_ ? std::nullopt : recorded;
   }
 
-  void try_settings() {
-    if (!is_expandable(history_.settings)) {
+  // A program on cachalot has the page heap in place of expandable segments.
+  void try_settings(const DeviceFacts::Failing* told) {
+    if (told != nullptr && told->has_pages) return;
+    if (told == nullptr && !is_expandable(history_.settings)) {
       consider({.key = "expandable_segments",
                 .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
                trace_, kExpandableSegments);
     }
     consider({.key = "page_heap",
-              .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
+              .setting =
+                  told != nullptr ? "CACHALOT_CONF=heap:pages" : "import cachalot; cachalot.enable(\"heap:pages\")",
               .text = "cachalot's page heap maps free pages together, whatever lies between them"},
              trace_, {.options = page_config(history_.settings)});
   }
@@ -491,7 +509,8 @@ Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause
                        const std::vector<Growth>& growths, Sites& sites) {
   if (cause == Cause::pinned || !has_allocations(timeline.device())) return {};  // memory of the GPU is not what lacked
   RemedySearch search(timeline, evidence);
-  search.try_settings();
+  const DeviceFacts* const facts = find_facts(timeline.history(), timeline.device().device);
+  search.try_settings(facts == nullptr || !facts->failing ? nullptr : &*facts->failing);
   search.try_for(cause, growths, sites);
   return {.of_bytes = search.of_bytes(), .recorded_bytes = search.recorded_bytes_if_other(), .best = search.best()};
 }

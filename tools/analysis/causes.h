@@ -1,6 +1,6 @@
 // Why memory ran out. Each cause is tested by what would be there without it: cached memory is the cause if the request would have
 // been served had it been free in one piece; a limit, if the device had the memory; another process, if what it holds would have
-// been enough. The Python report of CACHALOT_ON_OOM (pytorch/cachalot/_report/oom_cause.py) asks the same of a living program.
+// been enough. The report of CACHALOT_ON_OOM is this one (failing_process.h).
 #pragma once
 
 #include <algorithm>
@@ -58,6 +58,8 @@ enum class Cause : std::uint8_t {
   graph_pools,
   oversize_blocks,
   cached_by_rounding,
+  waiting,
+  asleep,
   limit,
   leak,
   other_process,
@@ -71,7 +73,7 @@ enum class Cause : std::uint8_t {
   unknown,
   none,
 };
-inline constexpr std::size_t kCauseCount = 18;
+inline constexpr std::size_t kCauseCount = 20;
 
 // Less than this part of reserved memory is not the reason, even where it would just have been enough.
 inline constexpr double kWorthNaming = 0.06;
@@ -109,6 +111,7 @@ struct Cached {
 // A line of the program whose live blocks keep free memory from being given back.
 struct Pin {
   std::optional<FrameId> place;   // nullopt: no call stack was recorded
+  TextId owner = 0;               // of the blocks, where there is no call stack; 0: not told
   std::uint64_t free_bytes = 0;   // of the segments with its blocks, by their part of the live bytes there
   std::uint64_t block_bytes = 0;  // of its blocks in them
   std::size_t blocks = 0;
@@ -123,6 +126,9 @@ struct Evidence {
   std::uint64_t allocated_bytes = 0;
   std::array<Cached, kCauseCount> withheld{};  // by cause: of those up to cached_by_rounding
   std::uint64_t leaked_bytes = 0;
+  std::uint64_t waiting_bytes = 0;           // freed, but other streams may still use them
+  bool is_asleep = false;                    // the request is for memory that sleeps: to wake it
+  bool is_refused = false;                   // by an option, before cached memory was given back
   std::optional<std::uint64_t> total_bytes;  // of the device
   std::optional<std::uint64_t> limit_bytes;
   std::optional<std::uint64_t> other_process_bytes;
@@ -145,9 +151,15 @@ void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::
 // Returns for each of History::pools whether it is a CUDA graph's: by its number, and by the code that allocated in it.
 std::vector<bool> graph_pools_of(const Timeline& timeline);
 
-// Returns the lines whose blocks pin most free memory, with at most `most` elements.
-std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
-                         std::size_t most);
+// The object of Python that holds an allocation, where the process told it.
+struct BlockOwner {
+  TextId name = 0;
+  TextId kind = 0;
+};
+
+// Returns the lines whose blocks pin most free memory, with at most `most` elements. `owners` are of the allocations, or empty.
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+                         std::span<const BlockOwner> owners, Sites& sites, std::size_t most);
 
 // Returns how much the program could reserve at most when the request failed. Requires a failure.
 std::uint64_t available_bytes(const Evidence& evidence);

@@ -286,6 +286,8 @@ std::string holder_text(const Explanation& one) {
 }
 
 std::string cached_text(const Explanation& one) {
+  if (std::string told = one.process ? told_sentence(one.cause, one.evidence, *one.process) : ""; !told.empty())
+    return told;
   const Cached& cached = one.evidence.of(one.cause);
   switch (one.cause) {
     case Cause::fragmentation:
@@ -325,6 +327,29 @@ std::string sentence_of(const Explanation& one) {
   return fmt::format("{} was asked for: {}", format_bytes(one.evidence.failure->requested_bytes), cached_text(one));
 }
 
+// Adds the memory that the segments of the moment withhold, and the blocks that pin free memory in them.
+void add_segments(Explanation& one, const Timeline& timeline, std::span<const BlockOwner> owners, Sites& sites) {
+  const History& history = timeline.history();
+  const Options policy = segment_options(history.settings);
+  const std::vector<SegmentAt> segments = told_of(history, one.device) != nullptr
+                                              ? segments_as_written(timeline, one.peak)
+                                              : timeline.segments_at(one.peak, policy);
+  add_withheld(one.evidence, segments, timeline.allocations(), graph_pools_of(timeline), policy);
+  for (const Pin& pin : pins_of(segments, timeline.allocations(), owners, sites, kMostPins))
+    one.pins.push_back(
+        {.at = pin.place ? sites.text_of(*pin.place) : std::string(history.texts[pin.owner]), .pin = pin});
+}
+
+// A remedy that a replay proves comes before one that the cause suggests.
+void add_recommendation(Explanation& one) {
+  const std::vector<Remedy>& best = one.remedies.best;
+  if (!best.empty() && one.evidence.failure && (best.front().serves || !one.process)) {
+    one.recommendation = fmt::format("{}: {}", best.front().setting, best.front().text);
+  } else if (one.process && one.cause != Cause::none) {
+    one.recommendation = recommendation_of(one.cause, one.evidence, *one.process);
+  }
+}
+
 }  // namespace
 
 Explanation explain(const Timeline& timeline, const CategoryRules& rules, const ExplainOptions& options) {
@@ -335,6 +360,7 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   explanation.device = device.device;
   explanation.is_host = options.is_host;
   explanation.events = device.events.size();
+  const std::vector<BlockOwner> owners = owners_of(timeline);
   Evidence& evidence = explanation.evidence;
   evidence.failure = failure_of(timeline, options);
   const bool is_pinned = options.message && options.message->says == OomMessage::Says::pinned;
@@ -342,6 +368,7 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
                           : evidence.failure || is_pinned ? MomentKind::end
                                                           : MomentKind::allocated_peak;
   explanation.peak = *timeline.moment(kind);
+  leave_out_asleep(explanation.peak, timeline);
   const Moment& peak = explanation.peak;
   explanation.earlier_bytes = timeline.earlier_bytes();
   explanation.peak_reserved_bytes = timeline.most_held().reserved;
@@ -352,17 +379,13 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   Sites sites(history);
   Categorizer categorizer(history, rules);
   const std::vector<Category> categories = categorizer.categories_of(timeline);
-  explanation.shares = shares_of(history, allocations, categories, categorizer, peak, timeline, sites, options.frames);
+  explanation.shares = shares_of(history, allocations, told_categories(history, owners, categories), categorizer, peak, timeline, sites, options.frames);
   explanation.temporaries = temporaries_of(allocations, sites, kMostTemporaries);
   if (options.has_tree) explanation.tree = tree_of(history, allocations, peak, sites, options.frames);
   add_place(explanation, device, sites, options.frames);
 
   if (options.is_host) return explanation;
-  const Options policy = segment_options(history.settings);
-  const std::vector<SegmentAt> segments = timeline.segments_at(peak, policy);
-  add_withheld(evidence, segments, allocations, graph_pools_of(timeline), policy);
-  for (const Pin& pin : pins_of(segments, allocations, sites, kMostPins))
-    explanation.pins.push_back({.at = pin.place ? sites.text_of(*pin.place) : "", .pin = pin});
+  add_segments(explanation, timeline, owners, sites);
   const std::vector<Growth> growths = growth_until(timeline, categories, peak, sites);
   for (const Growth& growth : growths) {
     evidence.leaked_bytes += growth.bytes;
@@ -371,8 +394,10 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   }
   evidence.uses_nccl = uses_nccl(history);
   add_outside(evidence, find_facts(history, device.device), options);
+  add_told(evidence, timeline);
   add_unknown_outside(evidence);
   explanation.cause = cause_of(evidence);
+  explanation.process = failing_process_of(timeline, evidence, peak.live, owners);
   explanation.text = sentence_of(explanation);
   if (options.replays) explanation.remedies = find_remedies(timeline, evidence, explanation.cause, growths, sites);
   return explanation;
@@ -420,6 +445,7 @@ std::string part_text(std::uint64_t part, std::uint64_t whole) {
 }
 
 std::string moment_text(const Explanation& one) {
+  if (one.events == 1 && !one.at.empty()) return fmt::format("by {}", Printable{one.at});
   std::string text = fmt::format("event {} of {}", with_commas(one.peak.event), with_commas(one.events));
   if (one.since_begin_us > 0)  // old snapshots have no times
     text += fmt::format(", {:.3f} s after the first", static_cast<double>(one.since_begin_us) / 1e6);
@@ -452,14 +478,17 @@ Section verdict_section(const Explanation& one) {
   facts.add_value("own_outside_bytes", or_null(evidence.own_outside_bytes));
   facts.add_value("outside_bytes", or_null(evidence.unnamed_bytes));
   facts.add_value("nccl_bytes", or_null(evidence.nccl_bytes));
-  facts.add_value("growing_bytes", evidence.leaked_bytes);
+  facts.add_value("growing_bytes", evidence.leaked_bytes).add_value("waiting_bytes", evidence.waiting_bytes);
   Section verdict = object_of("verdict");
-  verdict.add_value("cause", key_of(one.cause)).add_value("text", one.text).add(std::move(facts));
+  verdict.add_value("cause", key_of(one.cause)).add_value("text", one.text);
+  verdict.add_value("recommendation", one.recommendation).add(std::move(facts));
   if (one.cause != Cause::none)
     verdict.add(Figure{.key = "",
                        .label = "cause",
                        .cell = {nullptr, fmt::format("{}: {}", key_of(one.cause), Printable{one.text})},
                        .is_answer = true});
+  if (one.process && !one.recommendation.empty())
+    verdict.add(Figure{.label = "recommendation", .cell = {nullptr, one.recommendation}, .is_answer = true});
   return verdict;
 }
 
@@ -473,7 +502,7 @@ Section peak_section(const Explanation& one) {
   peak.add_value("peak_reserved_bytes", one.peak_reserved_bytes);
   peak.add(Figure{
       .key = "event", .label = one.events > 0 ? heading_of(one) : "", .cell = {one.peak.event, moment_text(one)}});
-  if (one.events > 0 && one.earlier_bytes > 0)
+  if (one.events > 1 && one.earlier_bytes > 0)
     peak.add_line("history begins",
                   fmt::format("with {} allocated: what was before is not known", format_bytes(one.earlier_bytes)));
   peak.add_bytes("reserved_bytes", held.reserved > 0 ? "reserved" : "", held.reserved,
@@ -515,12 +544,20 @@ void add_shares(Section& section, const Explanation& one, std::size_t top) {
   };
   Table categories = table("categories", "live, by category", "unknown", shares.categories);
   categories.views.page = false;  // the page has them at each moment, and lines as well
-  section.add(std::move(categories));
+  if (one.process) {
+    add_telling(section, std::move(categories), shares.categories, "unknown");
+  } else {
+    section.add(std::move(categories));
+  }
   add_telling(section, table("modules", "by module: the calls of forward", "outside of modules", shares.modules),
               shares.modules, "");
   Table lines = table("lines", "by line of the program", "no call stack was recorded", shares.lines);
   lines.views.page = false;
-  section.add(std::move(lines));
+  if (one.process) {
+    add_telling(section, std::move(lines), shares.lines, "");
+  } else {
+    section.add(std::move(lines));
+  }
   add_telling(section, table("pools", "by pool", "", shares.pools), shares.pools, "default");
   add_telling(section, table("streams", "by stream", "", shares.streams), shares.streams, "0x0");
   add_telling(section, table("stages", "by stage", "outside of stages", shares.stages), shares.stages, "");
@@ -686,6 +723,7 @@ Section report_of(const Explanation& one, std::size_t top) {
   Section section;
   section.add_value("device", one.device).add(verdict_section(one)).add(peak_section(one));
   section.add_value("unavoidable_bytes", one.peak.held.requested).add(cached_section(one));
+  if (one.process) add_figures(section, *one.process, one.evidence);
   if (one.message) {
     section.add(message_section(*one.message));
   } else {
@@ -696,6 +734,7 @@ Section report_of(const Explanation& one, std::size_t top) {
   Table pins = pins_table(one);
   pins.key = "";
   section.add(std::move(pins)).add(growths_table(one, top)).add(temporaries_table(one, top));
+  add_tables(section, one.process.value_or(FailingProcess()), top);
   add_remedies(section, one);
   return section;
 }

@@ -11,6 +11,7 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/causes.h"
+#include "tools/analysis/failing_process.h"
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
@@ -20,13 +21,6 @@
 namespace cachalot::tools {
 
 // Live memory at a moment, by the reader's question.
-
-// Requested bytes, and how many allocations they are.
-struct Share {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::uint64_t count = 0;
-};
 
 // Lists of shares, the largest first in each. A module, a stage or a line that is not known is "".
 struct Shares {
@@ -85,14 +79,16 @@ struct Explanation {
   std::uint64_t earlier_bytes = 0;        // that were allocated when the history begins
   Evidence evidence;
   Cause cause = Cause::none;
-  std::string text;  // of the cause, one sentence
+  std::string text;            // of the cause, one sentence
+  std::string recommendation;  // the first thing to do; "" where the file does not tell enough
   Shares shares;
   std::vector<NamedPin> pins;
   std::vector<NamedGrowth> growths;
   std::vector<Temporary> temporaries;
   std::vector<TreeLine> tree;
   Remedies remedies;
-  std::optional<OomMessage> message;  // that it is of, where no history tells more
+  std::optional<OomMessage> message;      // that it is of, where no history tells more
+  std::optional<FailingProcess> process;  // of a file that the process wrote
 };
 
 // Returns the explanation of one device or, with options.is_host, of pinned host memory. Throws InvalidArgument where a trace of

@@ -275,9 +275,10 @@ Trace trace_of(const Timeline& timeline, const TraceOptions& options) {
 
 bool has_trace(const DeviceHistory& device) {
   const auto is_of_a_trace = [](const HistoryEvent& event) { return event.action == Action::alloc || is_free(event); };
+  const auto is_no_failure = [](const HistoryEvent& event) { return event.action != Action::oom; };
   const auto is_live = [](const HistoryBlock& block) { return block.state == HistoryBlock::State::allocated; };
   return std::ranges::any_of(device.events, is_of_a_trace) ||
-         (!device.events.empty() && std::ranges::any_of(device.blocks, is_live));
+         (std::ranges::any_of(device.events, is_no_failure) && std::ranges::any_of(device.blocks, is_live));
 }
 
 Trace program_trace_of(const Timeline& timeline) {

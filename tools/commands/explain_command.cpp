@@ -1,6 +1,7 @@
 // `cachalot explain`: says why memory ran out, or what held it at its peak, and what would help.
 #include <fmt/format.h>
 
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +50,8 @@ HtmlVerdict verdict_of(std::span<const Explanation> explanations) {
       verdict.paragraphs.push_back(fmt::format("{}: {}", name_of(one), one.text));
     }
     verdict.paragraphs.push_back(moment_text_of(one, explanations.size() > 1));
+    if (one.remedies.best.empty() && !one.recommendation.empty())
+      verdict.paragraphs.push_back("Recommendation: " + one.recommendation);
     for (const Remedy& remedy : one.remedies.best)
       verdict.remedies.push_back(html_remedy(remedy, one.remedies.of_bytes));
   }
@@ -108,12 +111,14 @@ class ExplainCommand : public Command {
         ->type_name("WHICH")
         ->check(CLI::IsMember({"own", "library", "all"}))
         ->capture_default_str();
+    app.add_option("--device", device_, "Report this device alone")->type_name("N")->check(CLI::NonNegativeNumber);
     app.add_flag("--tree", tree_, "Show the calls that allocated the live memory, as a tree");
     app.add_option("--top", top_, "How many rows of each table to show")
         ->type_name("N")
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object on one line");
+    app.add_option("--text", text_, "Write the report as text, with every row of each table")->type_name("FILE");
     app.add_option("--html", html_, "Write a page with all of it, from the whole history, for a browser")
         ->type_name("FILE");
   }
@@ -121,6 +126,7 @@ class ExplainCommand : public Command {
   int run(const Styles& styles) override {
     CACHALOT_REQUIRE(!path_.empty() || !message_.empty(), "explain needs FILE or --message");
     require_no_input(html_, "--html", std::vector{path_, message_, rules_});
+    require_no_input(text_, "--text", std::vector{path_, message_, rules_});
     const CategoryRules rules =
         rules_.empty() ? built_in_rules()
                        : with_file(rules_, "rules", [](InputFile file) { return rules_with(std::move(file)); });
@@ -129,13 +135,15 @@ class ExplainCommand : public Command {
     if (!path_.empty()) {
       history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
     }
+    if (device_) keep_device(history);
     const std::vector<OomMessage> messages = read_messages();
     for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
       if (message->is_of_torch) add_facts(*message, history);  // of the last one first: what is known stays
     }
     const Timelines timelines(std::move(history));
     const std::vector<Explanation> explanations = explained(timelines, rules, options, messages);
-    const Section answer = this->answer(explanations, timelines.history().settings);
+    const Section answer = this->answer(explanations, timelines.history().settings, top_);
+    if (!text_.empty()) write_text(explanations);
     if (!html_.empty()) write_html(explanations, answer, timelines, rules);
     print(json_ ? tools::text_of(json_of(answer)) + "\n" : text_of(answer, styles.out));
     return 0;
@@ -154,6 +162,12 @@ class ExplainCommand : public Command {
     if (message_.empty()) return {};
     const bool is_piped = message_ == "-";
     return read_oom_messages(text_of_file(is_piped ? "/dev/stdin" : message_), is_piped ? "standard input" : message_);
+  }
+
+  void keep_device(History& history) const {
+    std::erase_if(history.devices, [&](const DeviceHistory& device) { return device.device != *device_; });
+    CACHALOT_REQUIRE(!history.devices.empty(), "{}: the history has no device {}", path_, *device_);
+    history.host.clear();
   }
 
   // Memory ran out on one device; a message without its number is of the only one.
@@ -185,7 +199,7 @@ class ExplainCommand : public Command {
   const std::string& name() const { return path_.empty() ? message_ : path_; }
 
   // The answer about all devices.
-  Section answer(const std::vector<Explanation>& explanations, const std::string& settings) const {
+  Section answer(const std::vector<Explanation>& explanations, const std::string& settings, std::size_t top) const {
     Section root{.title = printable(name())};
     root.add_value("file", name()).add_value("settings", settings);
     if (explanations.empty())
@@ -194,13 +208,19 @@ class ExplainCommand : public Command {
       Section list = list_of(is_host ? "host" : "devices");
       for (const Explanation& one : explanations) {
         if (one.is_host != is_host) continue;
-        Section device = report_of(one, top_);
+        Section device = report_of(one, top);
         if (explanations.size() > 1 || one.device != 0 || one.is_host) device.title = name_of(one);
         list.add(std::move(device));
       }
       root.add(std::move(list));
     }
     return root;
+  }
+
+  void write_text(const std::vector<Explanation>& explanations) const {
+    OutputFile file(text_, "--text");
+    file.write(text_of(answer(explanations, "", std::numeric_limits<std::size_t>::max()), Style()));
+    file.finish();
   }
 
   void write_html(const std::vector<Explanation>& explanations, const Section& answer, const Timelines& timelines,
@@ -214,12 +234,14 @@ class ExplainCommand : public Command {
   std::string path_;
   std::string message_;
   std::string frames_ = "own";
+  std::optional<int> device_;
   bool tree_ = false;
   std::string rules_;
   std::size_t top_ = 10;
   DeviceSize size_;
   bool json_ = false;
-  std::string html_;  // a file; empty: no report
+  std::string html_;  // this and the next: a file; empty: none
+  std::string text_;
 };
 
 }  // namespace

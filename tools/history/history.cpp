@@ -40,10 +40,15 @@ bool has_pools(const DeviceHistory& device) {
 }
 
 void complete_pools(DeviceHistory& device) {
-  if (has_pools(device)) return;
+  const auto has_pool = [](const HistoryEvent& event) {
+    return event.pool != 0 && event.action != HistoryEvent::Action::oom;
+  };
+  if (std::ranges::any_of(device.events, has_pool)) return;
   std::map<Address, const HistorySegment*> segments;  // with a pool, that were there at the event and are at the end
-  for (const HistorySegment& segment : device.segments) {
-    if (segment.pool != 0) segments.emplace(segment.address, &segment);
+  for (const auto* const all : {&device.segments, &device.asleep}) {
+    for (const HistorySegment& segment : *all) {
+      if (segment.pool != 0) segments.emplace(segment.address, &segment);
+    }
   }
   for (auto event = device.events.rbegin(); event != device.events.rend() && !segments.empty(); ++event) {
     if (event->action == HistoryEvent::Action::oom) continue;

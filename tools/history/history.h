@@ -52,6 +52,8 @@ struct HistoryBlock {
   std::uint64_t requested_bytes = 0;
   StackId stack = 0;
   DetailsId details = 0;
+  TextId owner = 0;       // the object of Python that holds it, where the process told it: "GPT.blocks.3"
+  TextId owner_kind = 0;  // its part in a module: "parameters"
   State state = State::free;
 };
 
@@ -76,6 +78,7 @@ struct DeviceHistory {
   std::vector<HistoryEvent> events;      // oldest first
   std::vector<HistorySegment> segments;  // at the end
   std::vector<HistoryBlock> blocks;      // of all segments
+  std::vector<HistorySegment> asleep{};  // that have no memory until they wake, at the end; without blocks
 };
 
 // torch.cuda's external annotations: where a stage of the program begins or ends.
@@ -93,6 +96,25 @@ struct DeviceFacts {
     std::uint64_t bytes = 0;
     std::string name;
   };
+  struct Tag {
+    PoolId pool;
+    std::string name;
+  };
+  struct Library {
+    std::string name;
+    std::uint64_t bytes = 0;  // live, in the heap of all
+  };
+  // The words of a process on cachalot about itself, as its memory ran out.
+  struct Failing {
+    std::string who;                  // "rank3, process 4242, failure 1"
+    std::uint64_t segment_bytes = 0;  // that the device was asked for
+    bool has_pages = false;           // its heap is the page heap
+    bool is_refused = false;          // by throw_on_cudamalloc_oom, before the cache was given back
+    bool has_nccl = false;            // it has communicators
+    bool knows_owners = true;         // the search for owners came to its end
+    std::vector<Tag> tags{};
+    std::vector<Library> libraries{};
+  };
 
   int device = 0;
   std::string name;                            // of the GPU, or ""
@@ -103,6 +125,7 @@ struct DeviceFacts {
   std::optional<std::uint64_t> context_bytes;  // context and libraries of this process
   std::optional<std::uint64_t> process_bytes;  // of this process, with PyTorch's
   std::vector<Process> other_processes;
+  std::optional<Failing> failing;
 };
 
 enum class HistoryFormat : std::uint8_t { torch_pickle, torch_json, cachalot_trace, rmm_csv };

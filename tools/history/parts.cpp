@@ -284,23 +284,69 @@ DeviceFacts PartFields::facts_of(const Pairs& pairs) {
   facts.context_bytes = figure("context_bytes"_word);
   facts.process_bytes = figure("process_bytes"_word);
   if (const Part* processes = find(pairs, "processes"_word)) add_processes(*processes, facts);
+  if (const Part* failing = find(pairs, "failing"_word); failing != nullptr && failing->kind() != Part::Kind::none)
+    facts.failing = failing_of(*failing);
   return facts;
 }
 
-void PartFields::add_processes(Part value, DeviceFacts& facts) {
+template <typename Take>
+void PartFields::for_each_dict(Part value, const char* key, Take take) {
   const Container* const list = parts_.find(parts_.resolved(value));
-  require(list != nullptr && list->kind == Container::Kind::list, "'processes' is not a list");
-  require(list->parts.size() <= kMostDevices, "{} processes: at most {}", list->parts.size(), kMostDevices);
+  require(list != nullptr && list->kind == Container::Kind::list, "'{}' is not a list", key);
+  require(list->parts.size() <= kMostDevices, "'{}' has {} items: at most {}", key, list->parts.size(), kMostDevices);
   for (const Part part : list->parts) {
     const Container* const dict = parts_.find(parts_.resolved(part));
-    require(dict != nullptr && dict->kind == Container::Kind::dict, "a process is not a dict");
-    DeviceFacts::Process process;
-    if (const Part* pid = find(dict->parts, "pid"_word)) process.id = pid->natural().value_or(0);
-    if (const Part* used = find(dict->parts, "bytes"_word)) process.bytes = bytes(*used, "bytes");
-    if (const Part* name = find(dict->parts, "name"_word)) process.name = history_.texts[text_id(*name, "name")];
-    budget_.charge(2 * sizeof(process) + process.name.size());
-    facts.other_processes.push_back(std::move(process));
+    require(dict != nullptr && dict->kind == Container::Kind::dict, "an item of '{}' is not a dict", key);
+    take(dict->parts);
   }
+}
+
+// Returns the text of the key, which stays; "" without it.
+std::string PartFields::owned_text(const Pairs& pairs, Word word) {
+  const Part* const part = find(pairs, word);
+  std::string text(part == nullptr ? "" : history_.texts[text_id(*part, text_of(word).data())]);
+  budget_.charge(2 * (sizeof(DeviceFacts::Process) + text.size()));
+  return text;
+}
+
+void PartFields::add_processes(Part value, DeviceFacts& facts) {
+  for_each_dict(value, "processes", [&](const Pairs& pairs) {
+    DeviceFacts::Process process{.name = owned_text(pairs, "name"_word)};
+    if (const Part* pid = find(pairs, "pid"_word)) process.id = pid->natural().value_or(0);
+    if (const Part* used = find(pairs, "bytes"_word)) process.bytes = bytes(*used, "bytes");
+    facts.other_processes.push_back(std::move(process));
+  });
+}
+
+DeviceFacts::Failing PartFields::failing_of(Part value) {
+  const Container* const dict = parts_.find(parts_.resolved(value));
+  require(dict != nullptr && dict->kind == Container::Kind::dict, "'failing' is not a dict");
+  const Pairs& pairs = dict->parts;
+  const auto is = [&](Word word, bool otherwise) {
+    const Part* const part = find(pairs, word);
+    return part == nullptr ? otherwise : part->boolean().value_or(otherwise);
+  };
+  DeviceFacts::Failing failing{.who = owned_text(pairs, "who"_word),
+                               .has_pages = is("has_pages"_word, false),
+                               .is_refused = is("is_refused"_word, false),
+                               .has_nccl = is("has_nccl"_word, false),
+                               .knows_owners = is("knows_owners"_word, true)};
+  if (const Part* asked = find(pairs, "segment_bytes"_word)) failing.segment_bytes = bytes(*asked, "segment_bytes");
+  if (const Part* tags = find(pairs, "tags"_word)) {
+    for_each_dict(*tags, "tags", [&](const Pairs& tag) {
+      const Part* const id = find(tag, "pool_id"_word);
+      require(id != nullptr, "a tag has no 'pool_id'");
+      failing.tags.push_back({.pool = history_.pools[pool(*id)], .name = owned_text(tag, "name"_word)});
+    });
+  }
+  if (const Part* libraries = find(pairs, "libraries"_word)) {
+    for_each_dict(*libraries, "libraries", [&](const Pairs& library) {
+      const Part* const live = find(library, "bytes"_word);
+      failing.libraries.push_back(
+          {.name = owned_text(library, "name"_word), .bytes = live == nullptr ? 0 : bytes(*live, "bytes")});
+    });
+  }
+  return failing;
 }
 
 }  // namespace cachalot::tools

@@ -191,11 +191,14 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "segment_type",
     "segment_pool_id",
     "is_expandable",
+    "asleep_size",
     "blocks",
     "small",
     "large",
     // Keys of a block.
     "requested_size",
+    "owner",
+    "owner_kind",
     "state",
     "active_allocated",
     "active_pending_free",
@@ -233,6 +236,15 @@ inline constexpr auto kWords = std::to_array<std::string_view>({
     "processes",
     "pid",
     "bytes",
+    "failing",
+    "who",
+    "segment_bytes",
+    "has_pages",
+    "is_refused",
+    "has_nccl",
+    "knows_owners",
+    "tags",
+    "libraries",
 });
 enum class Word : TextId {};
 
@@ -294,7 +306,12 @@ class PartFields {
  private:
   [[noreturn]] void refuse(std::string_view why) const;
   DeviceFacts facts_of(const Pairs& pairs);
+  // Calls `take` with each dict of the list `key`.
+  template <typename Take>
+  void for_each_dict(Part value, const char* key, Take take);
+  std::string owned_text(const Pairs& pairs, Word word);
   void add_processes(Part value, DeviceFacts& facts);
+  DeviceFacts::Failing failing_of(Part value);
 };
 
 }  // namespace cachalot::tools

@@ -427,7 +427,9 @@ SnapshotBuilder::DeviceSegment SnapshotBuilder::segment(const Pairs& pairs) {
   if (const Part* frames = find(pairs, "frames"_word)) segment.stack = stack(*frames, "frames");
   bytes_in_all_ += segment.bytes;
   require(bytes_in_all_ < kMostBytesInAll, "the segments have more than {} bytes in all", kMostBytesInAll);
-  add_blocks(field("blocks"_word), segment);
+  const Part* const asleep = find(pairs, "asleep_size"_word);
+  taken.is_asleep = asleep != nullptr && natural(*asleep, "asleep_size", segment.bytes) > 0;
+  if (!taken.is_asleep) add_blocks(field("blocks"_word), segment);
   return taken;
 }
 
@@ -472,6 +474,8 @@ HistoryBlock SnapshotBuilder::block(const Pairs& pairs) {
                   : is_active                          ? HistoryBlock::State::pending_free
                                                        : HistoryBlock::State::free;
   }
+  if (const Part* owner = find(pairs, "owner"_word)) block.owner = text_id(*owner, "owner");
+  if (const Part* kind = find(pairs, "owner_kind"_word)) block.owner_kind = text_id(*kind, "owner_kind");
   EventDetails details;
   if (const Part* frames = find(pairs, "frames"_word)) block.stack = stack(*frames, "frames");
   for (const Word word :
@@ -599,6 +603,10 @@ void SnapshotBuilder::take_segments(Part value, const char* key, Devices& device
   for (const DeviceSegment& of_device : segments_[taken->store]) {
     require(of_device.device != kHost || &devices == &host_, "a segment of '{}' has the device -1", key);
     DeviceHistory& device = devices[std::max(of_device.device, 0)];
+    if (of_device.is_asleep) {
+      device.asleep.push_back(of_device.segment);
+      continue;
+    }
     device.segments.push_back(of_device.segment);
     device.segments.back().first_block = device.blocks.size();
     const auto first = blocks_.begin() + static_cast<std::ptrdiff_t>(of_device.segment.first_block);
@@ -650,7 +658,7 @@ void SnapshotBuilder::take_settings(Part value) {
 
 void SnapshotBuilder::move_devices(Devices& from, std::vector<DeviceHistory>& to) {
   for (auto& [number, device] : from) {
-    if (device.events.empty() && device.segments.empty()) continue;
+    if (device.events.empty() && device.segments.empty() && device.asleep.empty()) continue;
     device.device = number;
     to.push_back(std::move(device));
   }

@@ -37,6 +37,7 @@ class SnapshotBuilder : public PartFields {
   struct DeviceSegment {
     int device = 0;
     HistorySegment segment;
+    bool is_asleep = false;
   };
   static constexpr std::uint64_t kMostBytesInAll = std::uint64_t{1} << 62;
 

@@ -197,6 +197,7 @@ class HistoryJson {
  private:
   static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 47;  // addresses, too
   static constexpr std::uint64_t kMostDevices = 1 << 16;
+  static constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
 
   template <typename Number>
   static Number natural(const Json& json, std::uint64_t most = kMostBytes) {
@@ -213,6 +214,10 @@ class HistoryJson {
 
   std::vector<DeviceHistory>& devices() { return section_ == "host" ? history_.host : history_.devices; }
   TextId text(const Json& json) { return history_.texts.add(json.get_ref<const std::string&>()); }
+  TextId text_if_any(const Json& json, const char* key) { return json.contains(key) ? text(json.at(key)) : 0; }
+  static PoolId pool_of(const Json& pair) {
+    return {natural<std::uint64_t>(pair.at(0), kAny), natural<std::uint64_t>(pair.at(1), kAny)};
+  }
 
   void take_value(const Json& json) {
     if (section_ == "version") version_ = natural<int>(json, std::numeric_limits<int>::max());
@@ -221,10 +226,8 @@ class HistoryJson {
   }
 
   void take_item(const Json& json) {
-    constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
-    const auto id = [](const Json& part) { return natural<std::uint64_t>(part, kAny); };
-    if (section_ == "streams") streams_.push_back(history_.streams.add(id(json)));
-    if (section_ == "pools") pools_.push_back(history_.pools.add({id(json.at(0)), id(json.at(1))}));
+    if (section_ == "streams") streams_.push_back(history_.streams.add(natural<std::uint64_t>(json, kAny)));
+    if (section_ == "pools") pools_.push_back(history_.pools.add(pool_of(json)));
     if (section_ == "frames")
       frames_.push_back(history_.stacks.add_frame({.file = text(json.at("file")),
                                                    .function = text(json.at("function")),
@@ -261,11 +264,29 @@ class HistoryJson {
                               .nccl_bytes = known("nccl_bytes"),
                               .context_bytes = known("context_bytes"),
                               .process_bytes = known("process_bytes"),
-                              .other_processes = {}});
+                              .other_processes = {},
+                              .failing = failing_of(json)});
     for (const Json& process : json.at("other_processes"))
       history_.facts.back().other_processes.push_back({.id = natural<std::uint64_t>(process.at("process")),
                                                        .bytes = natural<std::uint64_t>(process.at("bytes")),
                                                        .name = process.at("name").get<std::string>()});
+  }
+
+  static std::optional<DeviceFacts::Failing> failing_of(const Json& facts) {
+    const auto found = facts.find("failing");
+    if (found == facts.end() || found->is_null()) return std::nullopt;
+    DeviceFacts::Failing failing{.who = found->at("who").get<std::string>(),
+                                 .segment_bytes = natural<std::uint64_t>(found->at("segment_bytes")),
+                                 .has_pages = found->at("has_pages").get<bool>(),
+                                 .is_refused = found->at("is_refused").get<bool>(),
+                                 .has_nccl = found->at("has_nccl").get<bool>(),
+                                 .knows_owners = found->at("knows_owners").get<bool>()};
+    for (const Json& tag : found->at("tags"))
+      failing.tags.push_back({.pool = pool_of(tag.at("pool")), .name = tag.at("name").get<std::string>()});
+    for (const Json& library : found->at("libraries"))
+      failing.libraries.push_back(
+          {.name = library.at("name").get<std::string>(), .bytes = natural<std::uint64_t>(library.at("bytes"))});
+    return failing;
   }
 
   void take_event(const Json& json) {
@@ -296,6 +317,11 @@ class HistoryJson {
                            .pool = place(json.at("pool"), pools_, "pools"),
                            .is_small = json.at("is_small").get<bool>(),
                            .is_expandable = json.at("is_expandable").get<bool>()};
+    if (json.value("is_asleep", false)) {
+      segment.block_count = 0;
+      device.asleep.push_back(segment);
+      return;
+    }
     std::uint64_t left = segment.bytes;
     for (const Json& each : json.at("blocks")) {
       const auto state = std::ranges::find(kBlockStates, each.at("state").get_ref<const std::string&>());
@@ -306,6 +332,8 @@ class HistoryJson {
                                .requested_bytes = natural<std::uint64_t>(each.at("requested_bytes")),
                                .stack = place(each.at("stack"), stacks_, "stacks"),
                                .details = place(each.at("details"), details_, "details"),
+                               .owner = text_if_any(each, "owner"),
+                               .owner_kind = text_if_any(each, "owner_kind"),
                                .state = static_cast<HistoryBlock::State>(state - kBlockStates.begin())});
       left -= device.blocks.back().bytes;
     }

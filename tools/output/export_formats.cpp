@@ -24,6 +24,23 @@ namespace {
 
 constexpr int kVersion = 1;
 
+nlohmann::ordered_json json_of(const DeviceFacts::Failing& failing) {
+  nlohmann::ordered_json tags = nlohmann::ordered_json::array();
+  for (const DeviceFacts::Tag& tag : failing.tags)
+    tags.push_back({{"pool", {tag.pool.first, tag.pool.second}}, {"name", tag.name}});
+  nlohmann::ordered_json libraries = nlohmann::ordered_json::array();
+  for (const DeviceFacts::Library& library : failing.libraries)
+    libraries.push_back({{"name", library.name}, {"bytes", library.bytes}});
+  return {{"who", failing.who},
+          {"segment_bytes", failing.segment_bytes},
+          {"has_pages", failing.has_pages},
+          {"is_refused", failing.is_refused},
+          {"has_nccl", failing.has_nccl},
+          {"knows_owners", failing.knows_owners},
+          {"tags", std::move(tags)},
+          {"libraries", std::move(libraries)}};
+}
+
 std::string json_of(const DeviceFacts& facts) {
   nlohmann::ordered_json processes = nlohmann::ordered_json::array();
   for (const DeviceFacts::Process& process : facts.other_processes) {
@@ -37,7 +54,8 @@ std::string json_of(const DeviceFacts& facts) {
                                         {"nccl_bytes", or_null(facts.nccl_bytes)},
                                         {"context_bytes", or_null(facts.context_bytes)},
                                         {"process_bytes", or_null(facts.process_bytes)},
-                                        {"other_processes", std::move(processes)}});
+                                        {"other_processes", std::move(processes)},
+                                        {"failing", facts.failing ? json_of(*facts.failing) : nullptr}});
 }
 
 class HistoryJsonWriter {
@@ -110,7 +128,10 @@ class HistoryJsonWriter {
   void write_device(const DeviceHistory& device) {
     out_.print("{{\"device\":{},\n", device.device);
     write_list("events", device.events, [&](const HistoryEvent& event) { write_event(event); });
-    write_items("segments", device.segments, [&](const HistorySegment& segment) { write_segment(device, segment); });
+    std::vector<std::pair<const HistorySegment*, bool>> segments;  // and whether they are asleep
+    for (const HistorySegment& segment : device.segments) segments.emplace_back(&segment, false);
+    for (const HistorySegment& segment : device.asleep) segments.emplace_back(&segment, true);
+    write_items("segments", segments, [&](const auto& entry) { write_segment(device, *entry.first, entry.second); });
     out_.write("}");
   }
 
@@ -123,16 +144,20 @@ class HistoryJsonWriter {
         event.stack, event.stream, event.pool, event.details);
   }
 
-  void write_segment(const DeviceHistory& device, const HistorySegment& segment) {
+  void write_segment(const DeviceHistory& device, const HistorySegment& segment, bool is_asleep) {
     out_.print(
         "{{\"address\":{},\"bytes\":{},\"stack\":{},\"stream\":{},\"pool\":{},\"is_small\":{},\"is_expandable\":{},",
         segment.address, segment.bytes, segment.stack, segment.stream, segment.pool, segment.is_small,
         segment.is_expandable);
+    if (is_asleep) out_.write("\"is_asleep\":true,");
     const std::span blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
     write_items("blocks", blocks, [&](const HistoryBlock& block) {
-      out_.print("{{\"address\":{},\"bytes\":{},\"requested_bytes\":{},\"state\":\"{}\",\"stack\":{},\"details\":{}}}",
+      out_.print("{{\"address\":{},\"bytes\":{},\"requested_bytes\":{},\"state\":\"{}\",\"stack\":{},\"details\":{}",
                  block.address, block.bytes, block.requested_bytes, kBlockStates[static_cast<std::size_t>(block.state)],
                  block.stack, block.details);
+      if (block.owner != 0) out_.print(",\"owner\":{}", text(block.owner));
+      if (block.owner_kind != 0) out_.print(",\"owner_kind\":{}", text(block.owner_kind));
+      out_.write("}");
     });
     out_.write("}");
   }

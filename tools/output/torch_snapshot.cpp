@@ -295,6 +295,7 @@ class TorchSnapshotWriter {
     pickle_.begin_list();
     for (const DeviceHistory* device : devices) {
       for (const HistorySegment& segment : device->segments) write_segment(*device, segment, device->device);
+      for (const HistorySegment& segment : device->asleep) write_segment(*device, segment, device->device, true);
     }
     pickle_.end_list();
     pickle_.key("device_traces");
@@ -325,7 +326,7 @@ class TorchSnapshotWriter {
     pickle_.end_list();
   }
 
-  void write_segment(const DeviceHistory& device, const HistorySegment& segment, int number) {
+  void write_segment(const DeviceHistory& device, const HistorySegment& segment, int number, bool is_asleep = false) {
     std::uint64_t allocated = 0;
     std::uint64_t active = 0;
     std::uint64_t requested = 0;
@@ -347,6 +348,7 @@ class TorchSnapshotWriter {
     put_text("segment_type", segment.is_small ? "small" : "large");
     put_pool("segment_pool_id", segment.pool);
     put("is_expandable", segment.is_expandable);
+    if (is_asleep) put("asleep_size", segment.bytes);
     put_stack("frames", segment.stack);
     put_list("blocks", blocks, [&](const HistoryBlock& block) { write_block(block); });
     pickle_.end_dict();
@@ -361,6 +363,8 @@ class TorchSnapshotWriter {
     const EventDetails& details = history_.details[block.details];
     if (details.compile_context != 0) put_text("compile_context", text(details.compile_context));
     if (details.user_metadata != 0) put_text("user_metadata", text(details.user_metadata));
+    if (block.owner != 0) put_text("owner", text(block.owner));
+    if (block.owner_kind != 0) put_text("owner_kind", text(block.owner_kind));
     put_rest(block.stack, details);
     pickle_.end_dict();
   }
@@ -435,6 +439,32 @@ class TorchSnapshotWriter {
       put("pid", process.id);
       put("bytes", process.bytes);
       put_text("name", process.name);
+      pickle_.end_dict();
+    });
+    if (facts.failing) write_failing(*facts.failing);
+    pickle_.end_dict();
+  }
+
+  void write_failing(const DeviceFacts::Failing& failing) {
+    pickle_.key("failing");
+    pickle_.begin_dict();
+    put_text("who", failing.who);
+    put("segment_bytes", failing.segment_bytes);
+    put("has_pages", failing.has_pages);
+    put("is_refused", failing.is_refused);
+    put("has_nccl", failing.has_nccl);
+    put("knows_owners", failing.knows_owners);
+    put_list("tags", failing.tags, [&](const DeviceFacts::Tag& tag) {
+      pickle_.begin_dict();
+      pickle_.key("pool_id");
+      pickle_.add_pair(tag.pool.first, tag.pool.second);
+      put_text("name", tag.name);
+      pickle_.end_dict();
+    });
+    put_list("libraries", failing.libraries, [&](const DeviceFacts::Library& library) {
+      pickle_.begin_dict();
+      put_text("name", library.name);
+      put("bytes", library.bytes);
       pickle_.end_dict();
     });
     pickle_.end_dict();
