@@ -400,6 +400,7 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   explanation.process = failing_process_of(timeline, evidence, peak.live, owners);
   explanation.text = sentence_of(explanation);
   if (options.replays) explanation.remedies = find_remedies(timeline, evidence, explanation.cause, growths, sites);
+  add_recommendation(explanation);
   return explanation;
 }
 

@@ -1,15 +1,18 @@
-"""Makes the report of a failure: collects the facts, finds the cause, and writes the text, at most 40 lines for a reader of the
-program's output and all of it for the file.
+"""Makes the report of a failure. The process writes a snapshot with what it alone knows of itself; the cause, the remedies and the
+text are those of the command `cachalot explain`, which reads the file as a user would.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pickle
+import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,161 +21,168 @@ from .._base import environment
 from .._base.log import logger
 from .._base.text import bytes_text
 from .._base.whole_file import write_whole
-from .._heap.libraries import library_usage
-from .._leaks.frames import is_of_library, shown
-from .oom_cause import verdict_of, what_would_serve
-from .oom_facts import Facts, Failure, Outside, PoolId, State, Verdict, outside_of, pool_name, state_of, stream_name
-from .oom_owners import KINDS, UNKNOWN, Owner, Owners, owners_of
+from .._leaks.frames import is_of_library
+from .._programs import command
+from .memory_report import memory_report
+from .oom_owners import add_owners
 
 if TYPE_CHECKING:
     from .._bindings.plug import Plug
 
 MOST_LINES = 40
-_COLUMNS = 118
-_LABEL = "  {:<15}"
+OWNER_SECONDS = 5.0  # for the search for modules
+EXPLAIN_SECONDS = 20.0  # for the command; other threads wait 30 s for this report
+
+_Part = TypeVar("_Part")
 
 
-@dataclasses.dataclass
-class Section:
-    title: str
-    rows: list[str]
-    shown: int = 0  # rows in the short form
+@dataclasses.dataclass(frozen=True)
+class OutOfMemoryReport:
+    """Why a request failed for want of memory, and what holds the memory. Its str() has at most 40 lines."""
 
-    def lines(self, most: int) -> list[str]:
-        if not self.rows:
-            return []
-        rest = len(self.rows) - most
-        more = [f"  … and {rest:,} more"] if rest > 0 else []
-        return [self.title, *("  " + row for row in self.rows[:most]), *more]
+    device: int
+    requested_bytes: int
+    cause: str  # of `cachalot explain`: "fragmentation", "other_stream", "limit", …; "unknown" where the command did not answer
+    recommendation: str
+    files: tuple[Path, ...]  # that were written: the text and the snapshot
+    full_text: str = dataclasses.field(repr=False)  # every line of the report
+    _text: str = dataclasses.field(repr=False)
 
-
-def short_text(head: Sequence[str], sections: Sequence[Section], tail: Sequence[str]) -> str:
-    """Returns at most MOST_LINES lines: head and tail whole, of the sections what has room."""
-    while len(_all_lines(head, sections, tail)) > MOST_LINES:
-        longest = max(sections, key=lambda section: section.shown if section.rows else -1)
-        if longest.shown <= 1:
-            break
-        longest.shown -= 1
-    return "\n".join(_all_lines(head, sections, tail)[:MOST_LINES])
+    def __str__(self) -> str:
+        return self._text
 
 
-def full_text(head: Sequence[str], sections: Iterable[Section]) -> str:
-    """Returns the head and every row of the sections."""
-    lines = list(head)
-    for section in sections:
-        lines += ["", *section.lines(len(section.rows))] if section.rows else []
-    return "\n".join(lines) + "\n"
+def made(plug: Plug, failure: Any, number: int, folder: Path | None) -> OutOfMemoryReport:
+    """Returns the report of the process's failure `number` (_Failure), with files in `folder` if it is given."""
+    facts = _facts(plug, failure, number)
+    snapshot = _snapshot(plug, failure, facts["free_bytes"])
+    facts["failing"]["knows_owners"] = _part(lambda: add_owners(snapshot["segments"], failure.device, OWNER_SECONDS), False)
+    snapshot["cachalot"] = {"facts": [facts]}
+    head = f"cachalot: out of memory on cuda:{failure.device}, {facts['failing']['who']}\n"
+    files: tuple[Path, ...] = ()
+    try:
+        files = _written(folder, number, snapshot)
+        cause, recommendation, text = _explained(*files, failure.device)
+    except (command.CommandError, OSError, MemoryError) as error:
+        cause = "unknown"
+        recommendation = f"cachalot explain {files[1]}" if files else "CACHALOT_ON_OOM=snapshot:DIR, with a DIR on a disk with room"
+        text = _raw_figures(failure.requested_bytes, facts, snapshot, f"{cause}: {error}", recommendation)
+        _part(lambda: files and files[0].write_text(head + text, errors="replace"), None)
+    else:
+        if folder is None:
+            shutil.rmtree(files[1].parent, ignore_errors=True)
+            files = ()
+    short = _shortened(head + text, _tail(files))
+    return OutOfMemoryReport(failure.device, failure.requested_bytes, cause, recommendation, files, head + text, short)
 
 
-def head_of(facts: Facts, verdict: Verdict, who: str) -> list[str]:
-    """Returns the request, the cause and the one recommendation."""
-    failure = facts.failure
-    request = (
-        f"{bytes_text(failure.requested_bytes)}{' by ' + failure.where if failure.where else ''}, on "
-        f"{stream_name(failure.stream)}, from {pool_name(failure.pool, facts.tags)}"
+def _part(make: Callable[[], _Part], otherwise: _Part) -> _Part:
+    """Returns a part of the report; `otherwise` if it cannot be made, so that the others are."""
+    try:
+        return make()
+    except Exception as error:
+        logger().warning("cachalot: a part of the out-of-memory report is missing: %s: %s", type(error).__name__, error)
+        return otherwise
+
+
+# The facts that the process alone knows. docs/tools/explain.md has the keys.
+
+
+def _facts(plug: Plug, failure: Any, number: int) -> dict[str, Any]:
+    """Returns the facts of the device, under the keys that `cachalot explain` reads."""
+    free, total = failure.device_free_bytes, failure.device_total_bytes
+    if failure.is_refusal:
+        free, total = _part(lambda: _free_and_total(failure.device), (0, failure.allowed_bytes))
+    failing = {
+        "who": ", ".join(filter(None, (rank_text(), f"process {os.getpid()}", f"failure {number}"))),
+        "segment_bytes": failure.segment_bytes,
+        "has_pages": bool(failure.has_pages),
+        "is_refused": bool(failure.is_refusal),
+        "tags": _part(lambda: _tags(plug, failure.device), list[dict[str, Any]]()),
+    }
+    facts = {"device": failure.device, "total_bytes": total, "free_bytes": free, "failing": failing}
+    if failure.allowed_bytes < total:
+        facts["limit_bytes"] = failure.allowed_bytes
+    _part(lambda: _add_others(facts), None)
+    return facts
+
+
+def _free_and_total(device: int) -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.mem_get_info(device)
+
+
+def _tags(plug: Plug, device: int) -> list[dict[str, Any]]:
+    tags = plug.json("tags_json")
+    return [{"pool_id": tuple(tag["pool"]), "name": tag["tag"]} for tag in tags if tag["device"] == device]
+
+
+def _add_others(facts: dict[str, Any]) -> None:
+    """Adds the memory of other libraries and processes, as memory_report() has it."""
+    report = memory_report(facts["device"])
+    others = report.row("others")
+    facts["name"] = report.device_name
+    facts["processes"] = [{"pid": int(part.key), "bytes": part.bytes} for part in others.parts if part.bytes]
+    if report.context_bytes is not None:  # the driver tells this process's memory
+        own = [row.bytes or 0 for row in report.rows if row.key not in ("others", "unexplained")]
+        facts["process_bytes"] = sum(own)
+    facts["failing"]["has_nccl"] = report.nccl_bytes != 0
+    if report.nccl_bytes:
+        facts["nccl_bytes"] = report.nccl_bytes
+    libraries = {name: size for name, size in report.libraries.items() if size}
+    if libraries.keys() - {"torch"}:
+        facts["failing"]["libraries"] = [{"name": name, "bytes": size} for name, size in libraries.items()]
+
+
+def _snapshot(plug: Plug, failure: Any, free_bytes: int) -> dict[str, Any]:
+    """Returns PyTorch's own snapshot, with stacks and history, where the program records them, or else the heap's. The last event
+    of the device that is a failure is this one."""
+    snapshot: dict[str, Any] = plug.json("plug_segments_json")
+    recorded = _part(_recorded_snapshot, None)
+    if recorded is not None:  # it does not tell the memory that is asleep
+        asleep = {segment["address"]: segment["asleep_size"] for segment in snapshot["segments"] if "asleep_size" in segment}
+        snapshot = recorded
+        for segment in snapshot["segments"]:
+            if segment["address"] in asleep:
+                segment["asleep_size"] = asleep[segment["address"]]
+    for segment in snapshot["segments"]:
+        segment["segment_pool_id"] = tuple(segment["segment_pool_id"])  # as PyTorch has it
+    device: int = failure.device
+    traces: list[list[dict[str, Any]]] = snapshot["device_traces"]
+    traces.extend(list[dict[str, Any]]() for _ in range(len(traces), device + 1))
+    failures = [event for event in traces[device] if event["action"] == "oom"]
+    if not failures or failure.is_refusal:  # a refusal is not in the history
+        failures.append({"action": "oom", "time_us": time.time_ns() // 1000, "frames": _frames()})
+        traces[device].append(failures[-1])
+    failures[-1].update(
+        device_free=free_bytes,
+        size=failure.requested_bytes,
+        stream=failure.stream or 0,
+        pool_id=(failure.pool_first, failure.pool_second),
     )
-    return [
-        f"cachalot: out of memory on cuda:{failure.device}, {who}",
-        *_labelled("request", request),
-        *_labelled("cause", f"{verdict.cause}: {verdict.finding}"),
-        *_labelled("recommendation", verdict.recommendation),
-    ]
+    return snapshot
 
 
-def sections_of(
-    facts: Facts, owners: Owners, lines: Sequence[tuple[str, int, int]], libraries: Sequence[tuple[str, int]]
-) -> list[Section]:
-    """Returns the sections of the report. `lines`: lines of the program with the bytes and blocks that they allocated."""
-    late = "" if owners.is_complete else " (the search was ended: it took too long)"
-    return [
-        Section("memory of the device", _device_rows(facts), 8),
-        Section(f"live memory by module{late}", [_owner_row(owner) for owner in owners.all], 8),
-        Section("live memory by line of the program", [_row(size, blocks, where) for where, size, blocks in lines], 4),
-        Section("memory by tag", _tag_rows(facts), 3),
-        Section("live memory by library", [_row(size, None, name) for name, size in libraries], 4),
-        Section("cached memory, and why it cannot serve the request", _cached_rows(facts), 4),
-        Section("segments with most free memory, and the live blocks that keep them", _pinned_rows(facts, owners), 3),
-        Section("what would have served the request", what_would_serve(facts), 4),
-    ]
+def _recorded_snapshot() -> dict[str, Any] | None:
+    import torch
+
+    snapshot: Any = torch.cuda.memory._snapshot() if torch._C._cuda_isHistoryEnabled() else None
+    return None if snapshot is None else dict(snapshot)
 
 
-def _all_lines(head: Sequence[str], sections: Sequence[Section], tail: Sequence[str]) -> list[str]:
-    return [*head, *(line for section in sections for line in section.lines(section.shown)), *tail]
+def _frames() -> list[dict[str, Any]]:
+    """Returns the calls that asked for memory, the program's own newest one first."""
+    frame: FrameType | None = sys._getframe(1)
+    frames: list[dict[str, Any]] = []
+    while frame is not None:
+        if frames or not is_of_library(frame.f_code.co_filename):
+            frames.append({"filename": frame.f_code.co_filename, "name": frame.f_code.co_name, "line": frame.f_lineno})
+        frame = frame.f_back
+    return frames
 
 
-def _labelled(label: str, text: str) -> list[str]:
-    first, *others = textwrap.wrap(text, _COLUMNS - 17) or [""]
-    return [_LABEL.format(label) + first, *(_LABEL.format("") + line for line in others)]
-
-
-def _row(size: int, blocks: int | None, name: str) -> str:
-    count = "" if blocks is None else f"{blocks:,}"
-    return f"{bytes_text(size):>12}  {count:>8}  {name}"
-
-
-def _device_rows(facts: Facts) -> list[str]:
-    failure, state, outside = facts.failure, facts.state, facts.outside
-    rows = [
-        (state.live_bytes, len(state.blocks.addresses), "live blocks of this process"),
-        (state.cached_bytes, sum(cached.blocks for cached in state.cached), "cached: free blocks of this process"),
-        (state.waiting_bytes, None, "freed, waiting for work on other streams"),
-        (outside.other_bytes or 0, None, "other processes"),
-        (outside.own_bytes or 0, None, f"CUDA context{', NCCL' if outside.has_nccl else ''} and libraries of this process"),
-        (_unexplained(facts), None, "other processes, the CUDA context and libraries"),
-        (failure.device_free_bytes, None, f"free, of {bytes_text(failure.device_total_bytes)}"),
-        (state.asleep_bytes, None, "asleep: on the host or dropped, not on the device"),
-    ]
-    if facts.is_limited:
-        rows.append((failure.allowed_bytes, None, "limit of this process"))
-    return [_row(*row) for row in rows if row[0]]
-
-
-def _unexplained(facts: Facts) -> int:
-    outside = facts.outside
-    return max(0, outside.all_bytes - (outside.own_bytes or 0) - (outside.other_bytes or 0))
-
-
-def _owner_row(owner: Owner) -> str:
-    kinds = ", ".join(f"{kind} {bytes_text(owner.kinds[kind])}" for kind in KINDS if kind in owner.kinds)
-    return _row(owner.bytes, owner.blocks, owner.name + (f": {kinds}" if kinds else ""))
-
-
-def _tag_rows(facts: Facts) -> list[str]:
-    awake = [_row(size, None, f"{tag!r}, awake") for tag, size in facts.awake_tags.items()]
-    return awake + [_row(size, None, f"{tag!r}, asleep") for tag, size in facts.asleep_tags.items()]
-
-
-_WHY = {
-    "fragmentation": "no piece is large enough",
-    "small": "the other size class: each serves requests of its own",
-    "idle": "nothing is live there, but it is given back only with the pool",
-    "stream": "serves that stream alone",
-    "graph": "replays of its graphs may use it",
-    "pool": "serves only allocations within use_mem_pool",
-    "tag": "serves only allocations within its region",
-    "default": "the request is for a private pool",
-}
-
-
-def _cached_rows(facts: Facts) -> list[str]:
-    return [
-        _row(c.bytes, c.blocks, f"{c.name}, at most {bytes_text(c.largest)} in one piece: {_WHY[c.kind]}") for c in facts.state.cached
-    ]
-
-
-def _pinned_rows(facts: Facts, owners: Owners) -> list[str]:
-    rows: list[str] = []
-    for pinned in facts.state.pinned:
-        count = len(pinned.live_addresses)
-        keeper = owners.names.get(facts.state.blocks.find(pinned.live_addresses[0]), "not known")
-        rows.append(
-            f"{bytes_text(pinned.bytes - pinned.live_bytes):>12}  of {bytes_text(pinned.bytes)} at {pinned.address:#x}: "
-            f"{bytes_text(pinned.live_bytes)} in {count} live block{'' if count == 1 else 's'} ({keeper})"
-        )
-    return rows
-
-
-# Files of a failure: the whole report as text, and beside it a snapshot in PyTorch's form.
+# The files of a failure, and the answer of the command.
 
 _RANKS = (("RANK", "rank"), ("LOCAL_RANK", "localrank"))  # as torchrun sets them
 
@@ -186,213 +196,70 @@ def rank_text() -> str:
     return ""
 
 
-def stem_of(folder: Path, number: int) -> Path:
-    """Returns the path of the process's failure `number` without its suffix: "oom.rank3.pid4242.1"."""
-    parts = ["oom", rank_text(), f"pid{os.getpid()}", str(number)]
-    return folder / ".".join(part for part in parts if part)
+def _written(folder: Path | None, number: int, snapshot: dict[str, Any]) -> tuple[Path, Path]:
+    """Writes the snapshot in the folder, which may be new; in one for temporary files where none is given, or it cannot be written.
+    Protocol 4 is the newest that PyTorch's memory viewer reads.
+
+    Returns:
+        the file for the text, and that of the snapshot.
+    """
+    name = ".".join(filter(None, ("oom", rank_text(), f"pid{os.getpid()}", str(number), "pickle")))
+    content = pickle.dumps(snapshot, protocol=4)
+    path = None if folder is None else _part(lambda: _write(folder, name, content), None)
+    path = path or _write(Path(tempfile.mkdtemp(prefix="cachalot-oom-")), name, content)
+    return path.with_suffix(".txt"), path
 
 
-def write_text(stem: Path, text: str) -> Path:
-    return _write(stem, ".txt", text.encode(errors="replace"))
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / name, content)
+    return folder / name
 
 
-def write_snapshot(stem: Path, snapshot: dict[str, Any]) -> Path:
-    """Writes protocol 4, the newest that PyTorch's memory viewer reads."""
-    return _write(stem, ".pickle", pickle.dumps(snapshot, protocol=4))
-
-
-def snapshot_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns a snapshot of the library's JSON as torch.cuda.memory._snapshot would have it: pools are tuples."""
-    for segment in document["segments"]:
-        segment["segment_pool_id"] = tuple(segment["segment_pool_id"])
-    return document
-
-
-def _write(stem: Path, suffix: str, content: bytes) -> Path:
-    """Writes the file in its folder, which may be new."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    path = stem.with_name(stem.name + suffix)
-    write_whole(path, content)
-    return path
-
-
-_Part = TypeVar("_Part")
-
-_Line = tuple[str, int, int]  # a line of the program, bytes, blocks
-_NO_FILES: tuple[Path, ...] = ()
-
-OWNER_SECONDS = 5.0  # for the search for modules
-
-
-@dataclasses.dataclass(frozen=True)
-class OutOfMemoryReport:
-    """Why a request failed for want of memory, and what holds the memory. Its str() has at most 40 lines."""
-
-    device: int
-    requested_bytes: int
-    cause: str  # "fragmentation", "stream", "graph pool", "private pool", "waiting", "asleep", "limit", "another process", …
-    recommendation: str
-    files: tuple[Path, ...]  # that were written: the text and the snapshot
-    full_text: str = dataclasses.field(repr=False)  # every line of the report
-    _text: str = dataclasses.field(repr=False)
-
-    def __str__(self) -> str:
-        return self._text
-
-
-def made(plug: Plug, native: Any, number: int, folder: Path | None) -> OutOfMemoryReport:
-    """Returns the report of the process's failure `number`, with files in `folder` if it is given."""
-    document = plug.json("plug_segments_json")
-    facts = _facts(plug, _failure(native), document["segments"])
-    recorded = _part(_recorded_snapshot, None)
-    verdict = verdict_of(facts)
-    owners = _part(lambda: owners_of(facts.state.blocks, OWNER_SECONDS), _unknown(facts.state))
-    lines: list[_Line] = _part(lambda: _lines(recorded, facts.failure.device), list[_Line]())
-    libraries = _part(lambda: _libraries(facts.failure.device), list[tuple[str, int]]())
-    sections = sections_of(facts, owners, lines, libraries)
-    head = head_of(facts, verdict, _who(number))
-    full = full_text(head, sections)
-    snapshot = {**(recorded or document), "cachalot": {"facts": [facts.of_device()]}}
-    files = _part(lambda: _written(folder, number, full, snapshot), _NO_FILES)
-    text = short_text(head, sections, _tail(files))
-    return _report(facts, verdict, files, full, text)
-
-
-def _report(facts: Facts, verdict: Verdict, files: tuple[Path, ...], full: str, text: str) -> OutOfMemoryReport:
-    failure = facts.failure
-    return OutOfMemoryReport(
-        failure.device, failure.requested_bytes, verdict.cause, verdict.recommendation, files, full, text
-    )
-
-
-def _part(make: Callable[[], _Part], otherwise: _Part) -> _Part:
-    """Returns a part of the report; `otherwise` if it cannot be made, so that the others are."""
+def _explained(text_file: Path, snapshot: Path, device: int) -> tuple[str, str, str]:
+    """Returns the cause, the recommendation and the text. Raises CommandError if the command does not answer."""
+    words = ["explain", str(snapshot), "--device", str(device), "--top", "0", "--json", "--text", str(text_file)]
+    answer = command.answer(words, EXPLAIN_SECONDS)
     try:
-        return make()
-    except Exception as error:
-        logger().warning("cachalot: a part of the out-of-memory report is missing: %s: %s", type(error).__name__, error)
-        return otherwise
+        verdict = json.loads(answer)["devices"][0]["verdict"]
+        text = text_file.read_text(errors="replace")
+        return verdict["cause"], verdict["recommendation"], text[text.index("\n  ") + 1 :]  # without the names of file and device
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise command.CommandError(f"`cachalot explain` gave no answer: {error!r}") from None
 
 
-def _who(number: int) -> str:
-    rank = rank_text()
-    return f"{rank + ', ' if rank else ''}process {os.getpid()}, failure {number}"
+def _raw_figures(requested: int, facts: dict[str, Any], snapshot: dict[str, Any], cause: str, recommendation: str) -> str:
+    """Returns the report without the command: figures alone."""
+    segments = [each for each in snapshot["segments"] if each["device"] == facts["device"] and not each.get("asleep_size")]
+    rows = {
+        "cause": cause,
+        "recommendation": recommendation,
+        "asked for": bytes_text(requested),
+        "device": f"{bytes_text(facts['total_bytes'])}, {bytes_text(facts['free_bytes'])} free",
+        "reserved": bytes_text(sum(segment["total_size"] for segment in segments)),
+        "allocated": bytes_text(sum(segment["allocated_size"] for segment in segments)),
+    }
+    if "limit_bytes" in facts:
+        rows["limit of this process"] = bytes_text(facts["limit_bytes"])
+    return "".join(f"  {label:<24} {text}\n" for label, text in rows.items())
 
 
-def _failure(native: Any) -> Failure:
-    total = native.device_total_bytes
-    free = native.device_free_bytes
-    if native.is_refusal:
-        free, total = _part(lambda: _memory_info(native.device), (0, native.allowed_bytes))
-    return Failure(
-        device=native.device,
-        requested_bytes=native.requested_bytes,
-        segment_bytes=native.segment_bytes,
-        allowed_bytes=native.allowed_bytes,
-        device_free_bytes=free,
-        device_total_bytes=total,
-        stream=native.stream or 0,
-        pool=(native.pool_first, native.pool_second),
-        is_refusal=bool(native.is_refusal),
-        has_pages=bool(native.has_pages),
-        where=_where(),
-    )
-
-
-def _memory_info(device: int) -> tuple[int, int]:
-    import torch
-
-    free, total = torch.cuda.mem_get_info(device)
-    return free, total
-
-
-def _facts(plug: Plug, failure: Failure, segments: list[dict[str, Any]]) -> Facts:
-    all_regions = _part(lambda: _regions(plug), list[dict[str, Any]]())
-    regions = [region for region in all_regions if region["device"] == failure.device]
-    tags: dict[PoolId, str] = {tuple(region["pool"]): region["tag"] for region in all_regions}
-    state = state_of(segments, failure, tags)
-    outside_bytes = max(0, failure.device_total_bytes - failure.device_free_bytes - state.reserved_bytes)
-    return Facts(
-        failure,
-        state,
-        _part(lambda: outside_of(failure.device, outside_bytes, state.reserved_bytes), Outside(outside_bytes)),
-        tags,
-        awake_tags=_sizes(regions, is_asleep=False, key="reserved_bytes"),
-        asleep_tags=_sizes(regions, is_asleep=True, key="asleep_bytes"),
-    )
-
-
-def _sizes(regions: list[dict[str, Any]], *, is_asleep: bool, key: str) -> dict[str, int]:
-    chosen = [(region["tag"], region[key]) for region in regions if region["is_asleep"] == is_asleep]
-    return dict(sorted(chosen, key=lambda entry: -entry[1]))
-
-
-def _regions(plug: Plug) -> list[dict[str, Any]]:
-    regions: list[dict[str, Any]] = plug.json("tags_json")
-    return regions
-
-
-def _where() -> str:
-    """The line of the program that asked for memory: of the innermost frame outside of PyTorch and this package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_of_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _recorded_snapshot() -> dict[str, Any] | None:
-    """PyTorch's own snapshot, with stacks and history, where the program records them."""
-    import torch
-
-    snapshot: Any = torch.cuda.memory._snapshot() if torch._C._cuda_isHistoryEnabled() else None
-    return None if snapshot is None else dict(snapshot)
-
-
-def _lines(snapshot: Mapping[str, Any] | None, device: int) -> list[_Line]:
-    """Lines of the program with the bytes and the number of live blocks that they allocated, if stacks were recorded."""
-    sums: dict[str, tuple[int, int]] = {}
-    for segment in snapshot["segments"] if snapshot else ():
-        for block in segment["blocks"] if segment["device"] == device else ():
-            frames = block.get("frames") if block["state"] == "active_allocated" else None
-            if frames:
-                size, count = sums.get(line := _line(frames), (0, 0))
-                sums[line] = size + block["size"], count + 1
-    return sorted(((line, *sum_) for line, sum_ in sums.items()), key=lambda entry: -entry[1])
-
-
-def _line(frames: list[dict[str, Any]]) -> str:
-    frame = next((frame for frame in frames if _is_of_program(frame["filename"])), frames[0])
-    return f"{shown(frame['filename'])}:{frame['line']} in {frame['name']}"
-
-
-def _is_of_program(file: str) -> bool:
-    """Returns whether a frame is Python's (code from a text has a name as "<string>") and of the program."""
-    return file.endswith((".py", ">")) and not is_of_library(file)
-
-
-def _libraries(device: int) -> list[tuple[str, int]]:
-    """Libraries with the live bytes of each, where others than PyTorch have memory."""
-    found = [(row.library, row.live_bytes) for row in library_usage() if row.device == device and row.live_bytes]
-    others = [name for name, _ in found if name != "torch"]
-    return sorted(found, key=lambda row: -row[1]) if others else []
-
-
-def _unknown(state: State) -> Owners:
-    owner = Owner(UNKNOWN, state.live_bytes, len(state.blocks.addresses))
-    return Owners([owner], {}, is_complete=False)
-
-
-def _written(folder: Path | None, number: int, text: str, snapshot: dict[str, Any]) -> tuple[Path, ...]:
-    if folder is None:
-        return ()
-    stem = stem_of(folder, number)
-    return write_text(stem, text), write_snapshot(stem, snapshot_of(snapshot))
+def _shortened(text: str, tail: list[str]) -> str:
+    """Returns at most MOST_LINES lines, with the tail: rows of the longest tables are left out."""
+    tables = [table.split("\n") for table in text.rstrip("\n").split("\n\n")]
+    shown = [len(table) for table in tables]
+    while sum(shown) + len(tail) > MOST_LINES and max(shown[1:], default=0) > 2:
+        shown[shown.index(max(shown[1:]), 1)] -= 1
+    lines: list[str] = []
+    for table, count in zip(tables, shown):
+        more = len(table) - count
+        lines += [*table[: count - 1], f"  … and {more + 1:,} more"] if more else table
+    return "\n".join([*lines, *tail][:MOST_LINES])
 
 
 def _tail(files: tuple[Path, ...]) -> list[str]:
     if not files:
         return []
-    size = bytes_text(files[-1].stat().st_size)
-    return [f"all of it: {files[0]}", f"snapshot:  {files[-1]} ({size}; cachalot explain reads it)"]
+    text, snapshot = files
+    size = bytes_text(snapshot.stat().st_size)
+    return [f"all of it: {text}", f"snapshot:  {snapshot} ({size}; cachalot explain reads it)"]

@@ -170,9 +170,9 @@ def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryR
     """Sets the actions before an out-of-memory exception reaches the program, in place of those that were set before.
 
     The report has the live memory, the cached memory and the reason why that cannot serve the request, and gives one
-    recommendation. It is made on the thread whose request fails; it allocates no GPU memory, and an error in it is a line of the
-    log: the program gets its out-of-memory exception in any case. The environment variable CACHALOT_ON_OOM has the same
-    `actions`.
+    recommendation: what the command `cachalot explain` says of a snapshot that the process writes. It is made on the thread whose
+    request fails; it allocates no GPU memory, the command has 20 seconds, and an error is a line of the log: the program gets its
+    out-of-memory exception in any case. The environment variable CACHALOT_ON_OOM has the same `actions`.
 
     Args:
         actions: "report" prints the report on stderr, within 40 lines. "snapshot:DIR" writes it as a whole to a new text
