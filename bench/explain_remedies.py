@@ -5,8 +5,8 @@
 
 CACHALOT_COMMAND is the command; NAME is a remedy, such as expandable_segments, or a program, all by default; page_heap needs the package
 cachalot. The programs are three of this file's and those of data/snapshots that run out of memory or waste it. Prints the peak of
-reserved memory that is promised and that was measured; the exit code is 1 where they differ by more than 0.5 % and the promised range
-does not have what was measured, except for those that KNOWN explains.
+reserved memory that is promised and the measured one; the exit code is 1 where they differ by more than 0.5 % and the promised range
+does not have the measured one, except for those that KNOWN explains.
 """
 
 import contextlib

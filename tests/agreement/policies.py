@@ -284,7 +284,8 @@ def reports_of_advise(subject: Subject) -> Answers:
     [(device, one)] = found.items()
     report = subject.commands.html_of("advise", "--no-times", subject.file).description
     [table] = [table for table in report["tables"] if table["title"].startswith("Policies for")]
-    rows = tuple((row[5], row[0], row[1]) for row in table["rows"])
+    at = [[title for title, _ in table["columns"]].index(name) for name in ("policy", "reserved", "fails")]
+    rows = tuple(tuple(row[i] for i in at) for row in table["rows"])
     yield Answer("report of advise", device, "html", rows)
     yield Answer("report of advise", device, "advise", tuple((row["policy"], row["peak_reserved_bytes"], row["ooms"]) for row in one["policies"]))
     yield Answer("report of advise, the sentence", device, "html", (report["verdict"]["headline"],))

@@ -134,7 +134,7 @@ def history(subject: Subject) -> JsonHistory | None:
 # ---- moments and their bytes
 
 
-PLAYS_FAILURES = ("advise", "compare", "replay", "check --policy native", "check --policy expandable", "check --policy pages")
+PLAYS_FAILURES = ("advise", "compare", "replay", "check --policy native", "check --policy expandable", "check --policy pages", "convert to trace")
 
 
 @question
@@ -177,7 +177,8 @@ def peaks_of_converted(subject: Subject) -> Answers:
             with contextlib.suppress(Refused):
                 path = subject.commands.converted(to, "--device", str(device))
                 [one] = subject.commands.devices("check", "--max-peak", "1024TiB", path).values()
-                yield Answer("requested_peak", device, f"convert to {to}", one["peak_bytes"])
+                question = "requested_peak, with failures" if to == "trace" and checked(subject)[device]["ooms"] else "requested_peak"
+                yield Answer(question, device, f"convert to {to}", one["peak_bytes"])
 
 
 @question

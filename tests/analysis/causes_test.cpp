@@ -8,7 +8,7 @@
 
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/complaint.h"
-#include "tools/analysis/explanation.h"
+#include "tools/analysis/explanation_report.h"
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/program_settings.h"
 #include "tools/analysis/recorded_trace.h"

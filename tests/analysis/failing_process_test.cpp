@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/tools/temporary_file.h"
-#include "tools/analysis/explanation.h"
+#include "tools/analysis/explanation_report.h"
 
 namespace cachalot::tools {
 namespace {
@@ -68,7 +68,7 @@ class FailedProcess {
   Explanation explained() const {
     const TemporaryFile file(text());
     History history = read_history(file.path());
-    return explain(history, history.devices.at(0), built_in_rules(), {});
+    return explain(Timeline(history, history.devices.at(0)), built_in_rules(), {});
   }
 
  private:
@@ -122,7 +122,7 @@ TEST(FailingProcess, MemoryThatTheDriverDoesNotDivideIsOfNobodyByName) {
   EXPECT_EQ(unknown.cause, Cause::other_process);
   EXPECT_THAT(unknown.text, HasSubstr("5.00 GiB of the device was held outside of this allocator"));
   EXPECT_THAT(unknown.recommendation, HasSubstr("nvidia-smi"));
-  EXPECT_THAT(to_text(unknown, 10, Style()), HasSubstr("held outside"));
+  EXPECT_THAT(text_of(report_of(unknown, 10), Style()), HasSubstr("held outside"));
 
   process.facts()["process_bytes"] = 2 * kGibi + kGibi / 2;  // processes of another container are not listed
   const Explanation hidden = process.explained();
@@ -228,7 +228,7 @@ TEST(FailingProcess, AHistoryThatEndsAsleepHasNothingLiveThere) {
       {"action", "alloc"}, {"addr", asleep["address"]}, {"size", 3 * kGibi}, {"stream", 0}, {"time_us", 0}};
   file["device_traces"][0].insert(file["device_traces"][0].begin(), made);
   History history = read_history(TemporaryFile(file.dump()).path());
-  const Explanation one = explain(history, history.devices.at(0), built_in_rules(), {});
+  const Explanation one = explain(Timeline(history, history.devices.at(0)), built_in_rules(), {});
   EXPECT_EQ(one.peak.held.requested, 3 * kGibi);
   EXPECT_EQ(one.process->asleep_bytes, 3 * kGibi);
 }
@@ -242,18 +242,18 @@ TEST(FailingProcess, LiveMemoryIsListedByOwnerKindAndLibrary) {
   blocks[1]["owner_kind"] = "optimizer state";
   process.failing()["libraries"] = {{{"name", "torch"}, {"bytes", 3 * kGibi}}, {{"name", "cupy"}, {"bytes", 5}}};
   const Explanation one = process.explained();
-  const std::string text = to_text(one, 10, Style());
+  const std::string text = text_of(report_of(one, 10), Style());
   EXPECT_THAT(text, HasSubstr("GPT.blocks.3: optimizer state 2.00 GiB, parameters 1024.00 MiB"));
   EXPECT_THAT(text, HasSubstr("no owner found"));
   EXPECT_EQ(one.shares.categories.at(0).name, "optimizer state");
-  const Json device = Json::parse(to_json("x", "", {one}, 10))["devices"][0];
+  const Json device = json_of(report_of(one, 10));
   EXPECT_EQ(device["owners"][0]["name"], "GPT.blocks.3");
   EXPECT_EQ(device["owners"][0]["kinds"][1]["name"], "parameters");
   EXPECT_EQ(device["owners"][1]["bytes"], kGibi / 2);
   EXPECT_EQ(device["libraries"][0]["name"], "torch");
   EXPECT_EQ(device["verdict"]["recommendation"], one.recommendation);
   process.failing()["knows_owners"] = false;
-  EXPECT_THAT(to_text(process.explained(), 10, Style()), HasSubstr("the search took too long"));
+  EXPECT_THAT(text_of(report_of(process.explained(), 10), Style()), HasSubstr("the search took too long"));
 }
 
 TEST(FailingProcess, PinsAreNamedByTheirOwnersWhereNoStackIsRecorded) {
@@ -268,7 +268,7 @@ TEST(FailingProcess, PinsAreNamedByTheirOwnersWhereNoStackIsRecorded) {
 }
 
 std::string served(const Explanation& one, const std::string& key) {
-  for (const Offer& offer : one.process->offers) {
+  for (const WouldServe& offer : one.process->offers) {
     if (offer.key == key) return (offer.serves ? "yes " : "no ") + std::to_string(offer.bytes / kGibi);
   }
   return "not offered";

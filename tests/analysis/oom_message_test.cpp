@@ -21,7 +21,7 @@
 #include "cachalot/errors.h"
 #include "tests/scale.h"
 #include "tests/tools/complaint.h"
-#include "tools/analysis/explanation.h"
+#include "tools/analysis/explanation_report.h"
 #include "tools/analysis/message_report.h"
 #include "tools/analysis/oom_figures.h"
 

@@ -134,6 +134,7 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "events",
                                          "work_us",
                                          "check_hazards",
+                                         "failed_requests",
                                          "peak_requested_bytes",
                                          "peak_allocated_bytes",
                                          "peak_reserved_bytes",

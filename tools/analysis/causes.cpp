@@ -347,11 +347,11 @@ class RemedySearch {
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
                trace_, kExpandableSegments);
     }
-    consider({.key = "page_heap",
-              .setting =
-                  told != nullptr ? "CACHALOT_CONF=heap:pages" : "import cachalot; cachalot.enable(\"heap:pages\")",
-              .text = "cachalot's page heap maps free pages together, whatever lies between them"},
-             trace_, {.options = page_config(history_.settings)});
+    consider(
+        {.key = "page_heap",
+         .setting = told != nullptr ? "CACHALOT_CONF=heap:pages" : "import cachalot; cachalot.enable(\"heap:pages\")",
+         .text = "cachalot's page heap maps free pages together, whatever lies between them"},
+        trace_, {.options = page_config(history_.settings)});
   }
 
   void try_for(Cause cause, const std::vector<Growth>& growths, Sites& sites) {

@@ -15,7 +15,6 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/base/report_tree.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
@@ -100,9 +99,5 @@ std::string name_of(const Explanation& explanation);
 
 // Returns the explanation of a message alone. `total_bytes` is the device's memory, where the message does not tell it.
 Explanation explain_message(const OomMessage& message, std::optional<std::uint64_t> total_bytes);
-
-// Returns the explanation as a part of a report: the moment and its cause, live memory, cached memory, and the remedies. `top`
-// is the most rows of each table.
-Section report_of(const Explanation& explanation, std::size_t top);
 
 }  // namespace cachalot::tools

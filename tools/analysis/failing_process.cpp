@@ -576,21 +576,20 @@ std::string owner_text(const OwnerShare& owner) {
   return text;
 }
 
-constexpr std::size_t kWidth = 12;  // of a column
+constexpr std::size_t kColumnWidth = 12;  // of a column
 
 Table owners_table(const FailingProcess& process) {
-  Table table{.key = "owners",
-              .title = "By owner",
-              .note = "Live at the moment of the verdict, as the program told it.",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kWidth},
-                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = kWidth},
-                          {.key = "kinds", .views = kJsonAlone},
-                          {.key = "name",
-                           .title = fmt::format("by owner: modules, optimizers and Python{}",
-                                                process.told.knows_owners
-                                                    ? ""
-                                                    : " (the search took too long and was ended)")}},
-              .is_apart = true};
+  Table table{
+      .key = "owners",
+      .title = "By owner",
+      .note = "Live at the moment of the verdict, as the program told it.",
+      .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
+                  {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = kColumnWidth},
+                  {.key = "kinds", .views = kJsonAlone},
+                  {.key = "name",
+                   .title = fmt::format("by owner: modules, optimizers and Python{}",
+                                        process.told.knows_owners ? "" : " (the search took too long and was ended)")}},
+      .is_apart = true};
   for (const OwnerShare& owner : process.owners) {
     Json kinds = Json::array();
     for (const Share& kind : owner.kinds)
@@ -603,8 +602,8 @@ Table owners_table(const FailingProcess& process) {
 Table tags_table(const FailingProcess& process) {
   Table table{.key = "tags",
               .title = "By tag",
-              .columns = {{.key = "reserved_bytes", .title = "on device", .unit = Unit::bytes, .width = kWidth},
-                          {.key = "asleep_bytes", .title = "asleep", .unit = Unit::bytes, .width = kWidth},
+              .columns = {{.key = "reserved_bytes", .title = "on device", .unit = Unit::bytes, .width = kColumnWidth},
+                          {.key = "asleep_bytes", .title = "asleep", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "name", .title = "by tag"}},
               .is_apart = true};
   for (const TagShare& tag : process.tags) table.rows.push_back({tag.reserved_bytes, tag.asleep_bytes, tag.name});
@@ -614,7 +613,7 @@ Table tags_table(const FailingProcess& process) {
 Table libraries_table(const FailingProcess& process) {
   Table table{.key = "libraries",
               .title = "By library",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kWidth},
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "name", .title = "by library"}},
               .is_apart = true};
   for (const Share& library : process.libraries) table.rows.push_back({library.bytes, library.name});
@@ -624,17 +623,21 @@ Table libraries_table(const FailingProcess& process) {
 Table unused_table(const FailingProcess& process) {
   Table table{.key = "unused",
               .title = "Free memory",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kWidth},
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "pieces", .title = "pieces", .unit = Unit::count, .width = 8},
-                          {.key = "largest_bytes", .title = "largest", .unit = Unit::bytes, .width = kWidth},
+                          {.key = "largest_bytes", .title = "largest", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "segments", .views = kJsonAlone},
                           {.key = "cause", .views = kJsonAlone},
                           {.key = "why", .views = kJsonAlone},
                           {.key = "name", .title = "free memory, and why it does not serve the request"}},
               .is_apart = true};
   for (const Unused& one : process.unused)
-    table.rows.push_back({one.cached.bytes, one.cached.pieces, one.cached.largest_bytes, one.cached.segments,
-                          key_of(one.cause), why_not(one.reason),
+    table.rows.push_back({one.cached.bytes,
+                          one.cached.pieces,
+                          one.cached.largest_bytes,
+                          one.cached.segments,
+                          key_of(one.cause),
+                          why_not(one.reason),
                           {one.name, fmt::format("{}: {}", one.name, why_not(one.reason))}});
   return table;
 }
@@ -642,7 +645,7 @@ Table unused_table(const FailingProcess& process) {
 Table offers_table(const FailingProcess& process) {
   Table table{.key = "would_serve",
               .title = "What would have served the request",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kWidth},
+              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "serves", .title = "serves", .width = 8},
                           {.key = "key", .views = kJsonAlone},
                           {.key = "text", .title = "what would have served the request then"}},

@@ -192,8 +192,8 @@ using StageId = std::uint32_t;  // 0: outside of all stages
 // Stages of a program by its annotations: those that were open when an event happened.
 // Stages are nested: "step 3 > forward". The constructor takes a time in proportion to events and marks.
 //
-// The simulator annotates modules, "cachalot:module layers.0", and passes, "cachalot:backward", itself: these are no stages of
-// the user's.
+// The simulator annotates modules, "cachalot:module layers.0", and passes, "cachalot:backward", itself, beside the
+// user's stages.
 class Stages {
  public:
   enum class Of : std::uint8_t { everything, user, modules };  // modules: by the innermost, "layers.0"

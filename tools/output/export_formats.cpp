@@ -251,7 +251,7 @@ void write_trace_text(const History& history, const ExportOptions& options, Outp
       out.print("a,{},{},{}\n", step.allocation + 1, allocation.bytes, streams[allocation]);
     }
   };
-  // As in a replay of the history: played, and freed at once.
+  // A replay of the history does the same: it is played, and freed at once.
   const auto write_failure = [&](std::size_t event) {
     const HistoryEvent& failed = timeline.events()[event];
     const std::size_t stream = streams[{.stream = failed.stream, .pool = failed.pool}];

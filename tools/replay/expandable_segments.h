@@ -57,7 +57,7 @@ class ExpandableSegments {
   // Returns the block, or nullptr where the device does not have enough memory. An allocation needs one byte at least.
   Block* allocate(std::size_t bytes, std::uint32_t stream);
   void free(Block* block);
-  // Gives all pages without a live block back to the device, but for those of memory pools.
+  // Gives all pages without a live block back to the device, except those of memory pools.
   void release_cached();
 
   std::size_t reserved_bytes() const { return reserved_bytes_; }

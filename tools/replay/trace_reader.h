@@ -62,7 +62,7 @@ struct Trace {
   std::size_t allocation_count = 0;
   std::vector<TraceEvent> events;  // event i is line i + 1; none of a trace that stays in its file
   std::vector<Stream> streams;     // distinct; the trace's stream 0 is nullptr
-  // Of a history: the memory pool of each stream, 0 for the default one. A pair of stream and pool is a stream of the trace.
+  // The memory pool of each stream of a history, 0 for the default one. A pair of stream and pool is a stream of the trace.
   std::vector<std::uint16_t> pools;
   std::size_t slots = 0;
   std::vector<RecordedSegment> segments;  // of a history

@@ -197,7 +197,8 @@ class Advising {
 
   Advice make(std::vector<Card> gpus) {
     std::ranges::stable_sort(gpus, {}, &Card::memory_bytes);
-    const std::vector<Policy> policies = options_.sweep ? policies_of_sweep() : usual_policies();
+    std::vector<Policy> policies = options_.sweep ? policies_of_sweep() : usual_policies();
+    if (std::ranges::find(policies, program_.policy) == policies.end()) policies.push_back(program_.policy);
     replay_native();
     replay_others(policies);
     replay_collecting(policies);
@@ -276,7 +277,8 @@ class Advising {
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < policies.size(); ++i) {
       Candidate one{.policy = policies[i], .number = i, .figures = known_.at(active(policies[i])), .advice = {}};
-      if (options_.sweep && without_limit(active(policies[i])) != policies[i]) continue;
+      const bool is_own = policies[i] == program_.policy;
+      if (options_.sweep && !is_own && without_limit(active(policies[i])) != policies[i]) continue;
       if (!one.figures) continue;
       if (one.policy.garbage_collection_threshold != 0) one.policy.limit_bytes = limit_bytes_;
       candidates.push_back(std::move(one));
