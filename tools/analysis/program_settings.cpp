@@ -82,7 +82,8 @@ Policy policy_of_settings(std::string_view settings) {
   Policy policy;
   if (options.max_split_size != Options::kUnlimited) policy.max_split_size_mb = options.max_split_size / kMiB;
   policy.roundup_power2_divisions = options.roundup_power2_divisions.front();
-  return parse_options(config_of(policy)) == options ? policy : Policy{.options = config};
+  const std::string same = policy == Policy() ? "heap:segments" : "heap:segments," + key_of(policy);
+  return parse_options(same) == options ? policy : Policy{.options = config};
 }
 
 }  // namespace cachalot::tools
