@@ -246,9 +246,9 @@ std::string remedies_heading(const Explanation& one) {
 }
 
 std::string range_text(const Remedy& remedy) {
-  if (remedy.range.least == remedy.range.most) return "";
-  return fmt::format(" ({} to {}, by the timing of kernels and threads)", format_bytes(remedy.range.least),
-                     format_bytes(remedy.range.most));
+  const std::string least = format_bytes(remedy.range.least);
+  const std::string most = format_bytes(remedy.range.most);
+  return least == most ? "" : fmt::format(" ({} to {}, by the timing of kernels and threads)", least, most);
 }
 
 void add_remedies(Section& section, const Explanation& one) {

@@ -528,13 +528,30 @@ Json page_table(const Table& table, const std::string& of) {
   return {{"title", title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", std::move(rows)}};
 }
 
-// Adds the section's tables that have rows.
-void add_tables(Json& tables, const Section& section, const std::string& of) {
+// Returns the lines of a section that people read, as a table.
+Json figures_table(const Section& section) {
+  Json rows = Json::array();
+  for (const ReportPart& part : section.parts) {
+    const auto* const figure = std::get_if<Figure>(&part.content);
+    if (figure == nullptr || (figure->label.empty() && !figure->key.empty())) continue;
+    const std::string text = figure->cell.text.empty() ? text_in(figure->unit, figure->cell.value) : figure->cell.text;
+    rows.push_back({figure->label, text});
+  }
+  return {{"title", section.title.empty() ? "Figures" : section.title},
+          {"note", ""},
+          {"columns", {{"", "text"}, {"", "text"}}},
+          {"rows", std::move(rows)}};
+}
+
+// Adds the section's tables that have rows, and its figures where the page shows them.
+void add_tables(Json& tables, const Section& section, bool shows_figures, const std::string& of) {
+  if (Json figures = figures_table(section); shows_figures && !figures["rows"].empty())
+    tables.push_back(std::move(figures));
   for (const ReportPart& part : section.parts) {
     if (const auto* const table = std::get_if<Table>(&part.content)) {
       if (table->views.page && !table->rows.empty()) tables.push_back(page_table(*table, of));
     } else if (const auto* const inner = std::get_if<Section>(&part.content)) {
-      add_tables(tables, *inner, inner->title.empty() ? of : inner->title);
+      add_tables(tables, *inner, shows_figures, inner->title.empty() ? of : inner->title);
     }
   }
 }
@@ -549,7 +566,7 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
     runs.push_back(add_run(report.runs[i], rules, fmt::format("{}/", i), columns, texts));
   }
   Json tables = Json::array();
-  add_tables(tables, report.answer, "");
+  add_tables(tables, report.answer, report.shows_figures, "");
   Json names = Json::array();
   for (std::size_t i = 0; i < texts.size(); ++i) names.push_back(std::string(texts[static_cast<TextId>(i)]));
   const std::string json = text_of({{"title", report.title},

@@ -49,8 +49,9 @@ struct HtmlReport {
   std::string command;  // "cachalot explain"
   HtmlVerdict verdict{};
   std::vector<HtmlRun> runs{};
-  bool compares = false;  // two runs, shown beside each other
-  Section answer{};       // its tables, and without runs its figures
+  bool compares = false;       // two runs, shown beside each other
+  bool shows_figures = false;  // the answer's figures as well: the runs have none of their own, or others
+  Section answer{};            // its tables are shown
 };
 
 // Adds each timeline as a run. They must live until the report is written.

@@ -22,6 +22,9 @@
 namespace cachalot::tools {
 namespace {
 
+// Returns the bytes that a live block was asked for; a snapshot may say more than the block has.
+std::uint64_t requested_of(const HistoryBlock& block) { return std::min(block.requested_bytes, block.bytes); }
+
 struct Figures {
   std::size_t segments = 0;
   std::uint64_t reserved = 0;
@@ -56,7 +59,7 @@ struct Figures {
     }
     ++live_blocks;
     allocated += block.bytes;
-    requested += std::min(block.requested_bytes, block.bytes);
+    requested += requested_of(block);
   }
 
   static double one_minus(std::uint64_t part, std::uint64_t whole) {
@@ -103,7 +106,7 @@ std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const De
     if (block.state != HistoryBlock::State::allocated) continue;
     SiteFigures site = site_of(history, sites, block.stack);
     SiteFigures& figures = by_name.try_emplace(site.name, site).first->second;
-    figures.bytes += std::min(block.requested_bytes, block.bytes);
+    figures.bytes += requested_of(block);
     ++figures.blocks;
   }
   std::vector<SiteFigures> largest_first;

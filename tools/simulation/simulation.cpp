@@ -331,19 +331,23 @@ void add_failed_request(Trace& trace, std::size_t bytes) {
   ++trace.failed_requests;
 }
 
-// Returns the traces that a process wrote into the folder of reports: of each device on which it did not run out of memory, and
-// with `failures` of the others, too.
+std::filesystem::path trace_path(const std::filesystem::path& folder, const ProcessReport& report, int device) {
+  return folder / fmt::format("trace-{}-{}.csv", report.process, device);
+}
+
+// Returns the traces that a process wrote into the folder of reports: of each device on which it did not run out of memory, or
+// went on without; and with `failures` of the others, too, up to the request that failed.
 std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder,
-                                           bool failures) {
+                                           bool ended_well, bool failures) {
   std::vector<RecordedTrace> traces;
   if (report.driver.is_null()) return traces;
   for (const json& device : report.driver.at("devices")) {
     const json* const torch = torch_of(report, device);
     const int ordinal = device.at("device").get<int>();
-    const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
+    const std::filesystem::path path = trace_path(folder, report, ordinal);
     if (torch == nullptr || !std::filesystem::exists(path)) continue;
-    const bool has_failed = ran_out(device, torch);
-    if (has_failed && (!failures || torch->at("last_oom").is_null())) continue;
+    const bool has_failed = ran_out(device, torch) && !ended_well;
+    if (ran_out(device, torch) && (!failures || torch->at("last_oom").is_null())) continue;
     Trace trace = read_trace(path.string());
     if (has_failed) add_failed_request(trace, number(torch->at("last_oom"), "bytes"));
     const simulator::ContextCharge context = context_of(device);
@@ -374,9 +378,25 @@ std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
   return tables;
 }
 
+// Returns the timeline of each device whose allocations are known. A trace tells no lines of the program.
+std::vector<Timelines> timelines_of(const ProcessReport& report, const fs::path& folder) {
+  std::vector<Timelines> timelines;
+  if (report.driver.is_null()) return timelines;
+  for (const json& device : report.driver.at("devices")) {
+    const int number = device.at("device").get<int>();
+    const fs::path path = trace_path(folder, report, number);
+    if (!fs::exists(path) || fs::file_size(path) == 0) continue;
+    History history = read_history(path.string());
+    history.path = fmt::format("device {} of process {}", number, report.process);
+    timelines.emplace_back(std::move(history));
+  }
+  return timelines;
+}
+
 void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
   for (ProcessReport& report : simulation.processes) {
-    report.traces = recorded_traces(report, folder, /*failures=*/!options.is_one_of_many);
+    report.traces = recorded_traces(report, folder, simulation.ending.is_good(), /*failures=*/!options.is_one_of_many);
+    if (options.keeps_timelines) report.timelines = timelines_of(report, folder);
     if (!options.is_one_of_many) report.cards = card_tables(std::exchange(report.traces, {}));
   }
 }
@@ -601,7 +621,8 @@ Simulation simulate(const SimulationOptions& options) {
     simulation.output = last_lines(reports.path() / kOutput);
     simulation.modules = read_modules(reports.path(), end);
   }
-  if (simulation.ending.is_good()) add_traces(simulation, options, reports.path());
+  const bool is_told = simulation.ending.is_good() || (!options.is_one_of_many && lacked_memory(simulation));
+  if (is_told || options.keeps_timelines) add_traces(simulation, options, reports.path());
   const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
   if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);
   return simulation;

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "simulator/models/context_costs.h"
+#include "tools/analysis/sites.h"
+#include "tools/analysis/timeline.h"
+#include "tools/base/report_tree.h"
 #include "tools/simulation/card_table.h"
 #include "tools/simulation/simulation_files.h"
 
@@ -81,6 +84,7 @@ struct SimulationOptions {
   std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
   // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
   // there are traces instead of tables of cards. Not with trace_path.
+  bool keeps_timelines = false;  // ProcessReport::timelines, for a page
   bool is_one_of_many = false;
   // The starter of the program, if it is set; for one of many.
   ForkServer* fork_server = nullptr;
@@ -106,6 +110,7 @@ struct ProcessReport {
   nlohmann::json torch;               // PyTorch's allocator: simulator/python/cachalot_simulator; null without PyTorch
   std::vector<CardTable> cards;       // for each device whose allocations are known, if the program fits on it
   std::vector<RecordedTrace> traces;  // likewise, where they were asked for
+  std::vector<Timelines> timelines;   // of each device's allocations, where they were asked for
 };
 
 struct Simulation {
@@ -165,5 +170,24 @@ std::vector<std::string> environment_of_helper();
 // Returns every GPU that the simulator knows, with what a program's context takes there; `of_others` is the spread of other
 // estimates than the context, which are the same on all GPUs.
 std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others = {});
+
+// The report on a simulation.
+
+// The user's choices for the report on a program that ran on a simulated GPU.
+struct SimulationReportOptions {
+  bool verbose = false;          // also the calls of the driver, and a row for each GPU
+  std::optional<Frames> frames;  // the tree of calls that made the peak, instead of lines
+};
+
+// Returns the report for people. Its first line says how a program ended that failed or was ended, and that it is therefore
+// unknown whether it fits, unless memory ran out. Then for each process and device: the peaks of memory used and reserved, the
+// place of the peak, what held the memory then and what it was for, and whether it fits. Where CUDA's rules were watched,
+// each process's breaches follow, with their stacks.
+Section report_of(const Simulation& simulation, const SimulationReportOptions& options);
+
+// Returns the simulation as a JSON object on one line without the newline: exit_code, ending and
+// processes, each with process, driver, torch (null without PyTorch) and cards (empty where it is not known on which GPUs it
+// fits).
+std::string to_json(const Simulation& simulation);
 
 }  // namespace cachalot::tools
