@@ -88,7 +88,7 @@ cachalot_test(tools TOOLS COMMAND
   SOURCES advise_command_test.cpp analysis_commands_test.cpp card_table_test.cpp cli_test.cpp compare_test.cpp expandable_segments_test.cpp fit_test.cpp
           foreign_files_test.cpp help_test.cpp history_test.cpp pickles_test.cpp python_program_test.cpp recorded_snapshots_test.cpp replay_test.cpp simulate_estimates_test.cpp
           simulate_test.cpp snapshot_test.cpp
-          style_test.cpp text_histories_test.cpp trace_reader_test.cpp)
+          report_tree_test.cpp style_test.cpp text_histories_test.cpp trace_reader_test.cpp)
 # A CUDA program that test_tools runs on a simulated GPU, where there is a simulator.
 cachalot_files(allocating_program tests/tools allocating_program.cpp)
 if(TARGET test_tools)
@@ -103,7 +103,7 @@ if(TARGET test_tools)
   target_compile_definitions(test_tools PRIVATE CACHALOT_SIMULATED_PROGRAM="${path}")
 endif()
 include(tests/agreement/targets.cmake)
-cachalot_test(advice TOOLS THREADS *Threads* SOURCES advice_test.cpp parallel_test.cpp recorded_programs_test.cpp)
+cachalot_test(advice TOOLS THREADS *Threads* SOURCES advice_test.cpp choice_test.cpp parallel_test.cpp recorded_programs_test.cpp)
 
 # ---- simulator/ and pytorch/ -----------------------------------------------------------------------------------------
 

@@ -52,6 +52,17 @@ TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
   expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
 }
 
+TEST(Simulate, WritesAPageWithTheReport) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile page;
+  ASSERT_EQ(simulate("--html '" + page.path() + "' -- " + kProgram + " 4 64 2").exit_code, 0);
+  std::stringstream html;
+  html << std::ifstream(page.path()).rdbuf();
+  EXPECT_TRUE(html.str().starts_with("<!doctype html>"));
+  EXPECT_NE(html.str().find("</html>"), std::string::npos);
+  expect_complaint("--html /no/such/folder/page.html echo ran", "'/no/such/folder/page.html' cannot be written");
+}
+
 Outcome simulate_with(const std::string& variables, const std::string& arguments) {
   return run_command(variables + " '" + CACHALOT_COMMAND + "' simulate " + arguments);
 }

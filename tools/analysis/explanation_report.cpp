@@ -90,7 +90,7 @@ Section peak_section(const Explanation& one) {
 Table shares_table(std::string key, std::string title, std::string unknown, const std::vector<Share>& shares,
                    const Explanation& one, std::size_t top) {
   Table table{.key = std::move(key),
-              .title = title,
+              .title = std::move(title),
               .note = "Live at the moment of the verdict.",
               .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
                           {.title = "part", .width = 8, .views = kTextAlone},

@@ -43,6 +43,12 @@ inline constexpr Views kNotInText{.text = false, .json = true, .page = true};
 // The colour of a value on a terminal.
 enum class Mood : std::uint8_t { plain, good, bad };
 
+struct Cell;
+
+// A value that JSON can have.
+template <typename Value>
+concept CellValue = !std::same_as<Value, Cell> && std::constructible_from<Json, Value>;
+
 // A value of a figure or of a table's row.
 struct Cell {
   Json value;          // for programs
@@ -52,9 +58,8 @@ struct Cell {
   Cell() = default;
   Cell(Json of_programs, std::string of_people, Mood of_text = Mood::plain)
       : value(std::move(of_programs)), text(std::move(of_people)), mood(of_text) {}
-  template <typename Value>
-  requires std::constructible_from<Json, Value> &&(!std::same_as<std::remove_cvref_t<Value>, Cell>)Cell(Value&& shown)
-      : value(std::forward<Value>(shown)) {}  // NOLINT(google-explicit-constructor)
+  template <CellValue Value>
+  Cell(Value shown) : value(std::move(shown)) {}  // NOLINT(google-explicit-constructor)
 };
 
 // A value under a name: a line of text, a member of a JSON object.
@@ -109,6 +114,8 @@ struct Note {
 };
 
 struct ReportPart;
+// Returns no parts: a member's initializer where the parts are incomplete, as `{}` may not be.
+std::vector<ReportPart> no_parts();
 
 // Parts in their order. JSON has the members of a section in the object around it, or in one of its own under the
 // section's key, or, of a list, each section in it as an element of an array.
@@ -119,7 +126,7 @@ struct Section {
   Shape shape = Shape::merged;
   std::string title{};  // for people; may be empty
   std::size_t label_width = 24;
-  std::vector<ReportPart> parts{};
+  std::vector<ReportPart> parts = no_parts();
 
   Section& add(Figure figure);
   Section& add(Table table);
@@ -137,6 +144,7 @@ struct Section {
 struct ReportPart {
   std::variant<Figure, Table, Note, Section> content;
 };
+inline std::vector<ReportPart> no_parts() { return {}; }
 
 // Returns an object, or an array, under a key.
 inline Section object_of(std::string key) { return {.key = std::move(key), .shape = Section::Shape::object}; }

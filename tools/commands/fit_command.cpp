@@ -89,8 +89,8 @@ Table fit_table(const FitReport& report, bool verbose) {
     Json memory = group.cards.front().front().card.memory_bytes;
     for (const FitRow& row : group.cards.front()) {
       std::vector<Cell> cells = {std::exchange(name, ""), std::exchange(memory, nullptr)};
-      for (const std::int64_t value : row.fixed) cells.push_back({value, std::to_string(value)});
-      for (const auto& largest : row.largest) cells.push_back({or_null(largest), largest_text(largest, last)});
+      for (const std::int64_t value : row.fixed) cells.emplace_back(value, std::to_string(value));
+      for (const auto& largest : row.largest) cells.emplace_back(or_null(largest), largest_text(largest, last));
       table.rows.push_back(std::move(cells));
     }
   }

@@ -505,7 +505,7 @@ Json json_of(const HtmlVerdict& verdict) {
 // Numbers stay numbers, so that the page sorts by them.
 Json page_cell(const Cell& cell, const Column& column) {
   if (column.unit == Unit::text && !cell.text.empty()) return cell.text;
-  return cell.value == "" ? Json(column.unknown) : cell.value;
+  return cell.value == Json("") ? Json(column.unknown) : cell.value;
 }
 
 Json page_table(const Table& table, const std::string& of) {

@@ -176,7 +176,7 @@ std::string pool_name(PoolId id, PoolKind kind) {
 
 std::string history_text(const DeviceFigures& device) {
   if (device.history_entries == 0) return "none";
-  const std::string events = format_count(device.history_entries, "event");
+  std::string events = format_count(device.history_entries, "event");
   if (device.history_seconds <= 0) return events;  // old snapshots have no times
   return events + fmt::format(" over {:.3f} s", device.history_seconds);
 }

@@ -52,10 +52,10 @@ void add_row(Table& table, std::string name, const Comparison& one) {
     const Mood mood = figures == &one.pages ? Mood::good : Mood::plain;
     const double ratio = ratio_of(figures->peak_held_bytes, requested);
     row.push_back(mib_cell(figures->peak_held_bytes, mood));
-    row.push_back({ratio, fmt::format("{:.3f}", ratio), mood});
+    row.emplace_back(ratio, fmt::format("{:.3f}", ratio), mood);
   }
   for (const PolicyFigures* figures : {&one.native, &one.pages})
-    row.push_back({figures->ns_per_event, fmt::format("{:.0f}", figures->ns_per_event)});
+    row.emplace_back(figures->ns_per_event, fmt::format("{:.0f}", figures->ns_per_event));
   table.rows.push_back(std::move(row));
 }
 

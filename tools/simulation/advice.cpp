@@ -415,7 +415,7 @@ void add_answers(std::vector<Cell>& row, const PolicyAdvice& one, const Advice& 
   for (const std::string& gpu : advice.gpus) {
     const bool completes = std::ranges::find(one.gpus, gpu) != one.gpus.end();
     const std::string answer = advice.ends_with_failure ? "?" : completes ? "yes" : "no";
-    row.push_back({nullptr, answer, completes ? Mood::good : Mood::bad});
+    row.emplace_back(nullptr, answer, completes ? Mood::good : Mood::bad);
   }
 }
 
@@ -465,8 +465,8 @@ Table policies_table(const Advice& advice) {
                              has_host ? Json(one.ns_per_event) : nullptr,
                              one.line};
     if (has_columns(advice)) add_answers(row, one, advice);
-    row.push_back({nullptr, one.line.empty() ? std::string(kNoSetting) : one.line,
-                   one.policy == advice.recommendation.policy ? Mood::good : Mood::plain});
+    row.emplace_back(nullptr, one.line.empty() ? std::string(kNoSetting) : one.line,
+                     one.policy == advice.recommendation.policy ? Mood::good : Mood::plain);
     table.rows.push_back(std::move(row));
   }
   return table;
