@@ -355,6 +355,23 @@ def test_advise_has_its_table_beside_the_history(context: Context) -> None:
     assert_quiet(page)
 
 
+def test_reports_are_tables(context: Context) -> None:
+    trace = ROOT / "data" / "traces" / "gpt2_fp32.csv.gz"
+    program = pathlib.Path(context.command).parents[1] / "tests" / "allocating_program"
+    commands = {"compare": [trace], "check": ["--max-peak", "1TiB", trace]}
+    if program.exists():  # not in a build without the simulator
+        commands["simulate"] = [program, 4, 64, 2]
+    for command, arguments in commands.items():
+        html = context.folder / f"{command}.html"
+        context.cachalot(command, "--html", html, *arguments)
+        page = context.chromium.open(html)
+        shown = page.evaluate("document.getElementById('tables').innerText")
+        assert {"compare": "page heap", "check": "12.91 GiB", "simulate": "context"}[command] in shown, shown
+        assert "undefined" not in shown and "NaN" not in shown, shown
+        context.picture(page, command)
+        assert_quiet(page)
+
+
 def test_diff_shows_both_runs(context: Context) -> None:
     html = context.folder / "diff.html"
     context.cachalot("diff", "--html", html, context.snapshot(), context.snapshot(3000, growth=1.5))

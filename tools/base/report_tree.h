@@ -79,6 +79,7 @@ struct Column {
   bool is_left = false;   // aligned at its left, as the last column is if it is text
   std::string unknown{};  // the text for people in place of ""
   Views views{};
+  std::string page_title{};  // of pages, in place of the title; "": that
 };
 
 // Rows of values. Tables without rows are not shown to people.

@@ -513,7 +513,9 @@ Json page_table(const Table& table, const std::string& of) {
   const auto is_shown = [](const Column& column) { return column.views.page && !column.title.empty(); };
   Json columns = Json::array();
   for (const Column& column : table.columns) {
-    if (is_shown(column)) columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.unit)]});
+    if (!is_shown(column)) continue;
+    columns.push_back(
+        {column.page_title.empty() ? column.title : column.page_title, kKinds[static_cast<std::size_t>(column.unit)]});
   }
   Json rows = Json::array();
   for (const std::vector<Cell>& row : table.rows) {
@@ -539,7 +541,7 @@ Json figures_table(const Section& section) {
   }
   return {{"title", section.title.empty() ? "Figures" : section.title},
           {"note", ""},
-          {"columns", {{"", "text"}, {"", "text"}}},
+          {"columns", Json::array({Json::array({"", "text"}), Json::array({"", "text"})})},
           {"rows", std::move(rows)}};
 }
 

@@ -65,17 +65,22 @@ Table comparison_table(const std::vector<Comparison>& comparisons) {
   Table table{.title = "Memory that the policies hold",
               .columns = {{.title = "trace", .width = name_width, .is_left = true},
                           {.title = "events", .unit = Unit::count, .width = 10},
-                          {.title = "MiB", .unit = Unit::bytes, .width = 10}},
+                          {.title = "MiB", .unit = Unit::bytes, .width = 10, .page_title = "requested"}},
               .heading = fmt::format("{:<{}} {:>10} {:>10} {:>18} {:>18} {:>18} {:>19}", "", name_width, "",
                                      "requested", "PyTorch", "expandable segm.", "page heap", "host ns per event"),
               .indent = 0,
               .views = kForPeople};
-  for (int policy = 0; policy < 3; ++policy) {
-    table.columns.push_back({.title = "held MiB", .unit = Unit::bytes, .width = 10});
-    table.columns.push_back({.title = "ratio", .unit = Unit::number, .width = 7});
+  for (const Policy::Heap heap : kHeaps) {
+    const std::string_view name = name_of(heap);
+    table.columns.push_back(
+        {.title = "held MiB", .unit = Unit::bytes, .width = 10, .page_title = fmt::format("{}: held", name)});
+    table.columns.push_back(
+        {.title = "ratio", .unit = Unit::number, .width = 7, .page_title = fmt::format("{}: ratio", name)});
   }
-  table.columns.push_back({.title = "PyTorch's", .unit = Unit::number, .width = 9});
-  table.columns.push_back({.title = "pages", .unit = Unit::number, .width = 9});
+  table.columns.push_back(
+      {.title = "PyTorch's", .unit = Unit::number, .width = 9, .page_title = "PyTorch: ns per event"});
+  table.columns.push_back(
+      {.title = "pages", .unit = Unit::number, .width = 9, .page_title = "page heap: ns per event"});
   for (const Comparison& one : comparisons) add_row(table, trace_name(one.trace), one);
   if (comparisons.size() > 1) add_row(table, "together", sum_of(comparisons));
   return table;

@@ -8,6 +8,7 @@ const cellTexts = {
   bytes: bytesText,
   growth: (value) => (value > 0 ? `+${bytesText(value)}` : bytesText(value)),
   count: countText,
+  part: percentText,
   number: (value) => (Number.isInteger(value) ? countText(value) : value.toPrecision(4)),
 };
 
