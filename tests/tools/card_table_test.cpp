@@ -54,7 +54,7 @@ Answers answers_for(const CardTable& table, const std::string& key) {
 }
 
 std::string lines_of(const CardTable& table, bool verbose) {
-  Section section{.label_width = 13};
+  Section section("", 13);
   add_to(section, table, verbose);
   return text_of(section, Style());
 }

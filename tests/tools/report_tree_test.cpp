@@ -10,12 +10,13 @@ namespace {
 
 Table lines_table() {
   return {.key = "lines",
-          .columns = {{.key = "line", .title = "line", .is_left = true}, {.key = "bytes", .title = "memory", .unit = Unit::bytes}},
+          .columns = {{.key = "line", .title = "line", .is_left = true},
+                      {.key = "bytes", .title = "memory", .unit = Unit::bytes}},
           .rows = {{"a.py:1", std::size_t{3} << 20}, {"b.py:22", std::size_t{1} << 10}, {"c.py:3", std::size_t{8}}}};
 }
 
 TEST(Report, HasEachFigureForPeopleAndForPrograms) {
-  Section report{.label_width = 10};
+  Section report("", 10);
   report.add_bytes("peak_bytes", "peak", std::size_t{3} << 20, " of the device");
   report.add_value("count", 7).add_line("verdict", "fits");
   EXPECT_EQ(text_of(report, Style()), "  peak       3.00 MiB of the device\n  verdict    fits\n");

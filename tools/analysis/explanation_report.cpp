@@ -87,10 +87,10 @@ Section peak_section(const Explanation& one) {
   return peak;
 }
 
-Table shares_table(std::string key, std::string title, std::string unknown, const std::vector<Share>& shares,
+Table shares_table(std::string key, const std::string& title, std::string unknown, const std::vector<Share>& shares,
                    const Explanation& one, std::size_t top) {
   Table table{.key = std::move(key),
-              .title = std::move(title),
+              .title = title,
               .note = "Live at the moment of the verdict.",
               .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
                           {.title = "part", .width = 8, .views = kTextAlone},

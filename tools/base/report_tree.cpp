@@ -201,6 +201,9 @@ void Table::show_first(std::size_t most, std::string_view more) {
   rest = fmt::format(fmt::runtime(more), with_commas(rows.size() - most));
 }
 
+Section::Section(std::string title_of_people, std::size_t width_of_labels)
+    : title(std::move(title_of_people)), label_width(width_of_labels) {}
+
 Section& Section::add(Figure figure) {
   parts.push_back({std::move(figure)});
   return *this;
@@ -250,6 +253,20 @@ std::string text_of(const Section& section, const Style& style) {
     }
   }
   return text;
+}
+
+Section object_of(std::string key) {
+  Section section;
+  section.key = std::move(key);
+  section.shape = Section::Shape::object;
+  return section;
+}
+
+Section list_of(std::string key) {
+  Section section;
+  section.key = std::move(key);
+  section.shape = Section::Shape::list;
+  return section;
 }
 
 Json json_of(const Section& section) {

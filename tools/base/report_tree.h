@@ -115,19 +115,19 @@ struct Note {
 };
 
 struct ReportPart;
-// Returns no parts: a member's initializer where the parts are incomplete, as `{}` may not be.
-std::vector<ReportPart> no_parts();
 
 // Parts in their order. JSON has the members of a section in the object around it, or in one of its own under the
 // section's key, or, of a list, each section in it as an element of an array.
 struct Section {
   enum class Shape : std::uint8_t { merged, object, list };
 
-  std::string key{};
+  std::string key;
   Shape shape = Shape::merged;
-  std::string title{};  // for people; may be empty
-  std::size_t label_width = 24;
-  std::vector<ReportPart> parts = no_parts();
+  std::string title;        // for people; may be empty
+  std::size_t label_width;  // of its figures, in text
+  std::vector<ReportPart> parts;
+
+  explicit Section(std::string title_of_people = "", std::size_t width_of_labels = 24);
 
   Section& add(Figure figure);
   Section& add(Table table);
@@ -145,11 +145,10 @@ struct Section {
 struct ReportPart {
   std::variant<Figure, Table, Note, Section> content;
 };
-inline std::vector<ReportPart> no_parts() { return {}; }
 
 // Returns an object, or an array, under a key.
-inline Section object_of(std::string key) { return {.key = std::move(key), .shape = Section::Shape::object}; }
-inline Section list_of(std::string key) { return {.key = std::move(key), .shape = Section::Shape::list}; }
+Section object_of(std::string key);
+Section list_of(std::string key);
 
 // Returns lines for people.
 std::string text_of(const Section& section, const Style& style);

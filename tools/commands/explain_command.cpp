@@ -200,7 +200,7 @@ class ExplainCommand : public Command {
 
   // The answer about all devices.
   Section answer(const std::vector<Explanation>& explanations, const std::string& settings, std::size_t top) const {
-    Section root{.title = printable(name())};
+    Section root(printable(name()));
     root.add_value("file", name()).add_value("settings", settings);
     if (explanations.empty())
       root.add(Note{.text = "  no memory is held, and there is no history", .is_wrapped = false});

@@ -280,7 +280,7 @@ Table sites_table(const DeviceFigures& device, std::size_t top) {
 Section report_of(const Timelines& timelines, std::size_t top) {
   const History& history = timelines.history();
   const std::map<int, DeviceFigures> devices = figures_of(timelines);
-  Section root{.title = printable(history.path)};
+  Section root(printable(history.path));
   root.add_value("snapshot", history.path).add_value("settings", history.settings);
   root.add_value("unknown_actions", history.unknown_actions);
   if (devices.empty())

@@ -562,7 +562,7 @@ std::string fleet_sentence(const std::vector<Advice>& advices) {
 }  // namespace
 
 Section report_of(const Advice& advice) {
-  Section section{.title = name_of(advice)};
+  Section section(name_of(advice));
   section.add_value("file", advice.file);
   if (!advice.error.empty()) return section.add_value("error", advice.error);
   section.add_value("device", advice.device).add_value("events", advice.events);

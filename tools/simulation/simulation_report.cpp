@@ -158,7 +158,7 @@ std::string bytes_of(const json& object, const char* key) { return format_bytes(
 std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
 // A section of the report on one process or device. It is for people: programs get the reports of the processes.
-Section section_of(std::string title) { return {.title = std::move(title), .label_width = 13}; }
+Section section_of(std::string title) { return Section(std::move(title), 13); }
 
 void add_if_any(Section& section, std::string_view name, std::string value) {
   if (!value.empty()) section.add_line(std::string(name), std::move(value));
