@@ -419,10 +419,19 @@ def test_a_trace_that_lacks_what_the_program_does_gives_an_approximate_table(tmp
     assert "approximate: the program does more with memory than allocate and free it" in done.stderr
 
 
-def test_a_program_that_ran_out_of_memory_has_no_table(tmp_path: Path) -> None:
+def test_a_program_that_ran_out_of_memory_has_the_table_up_to_its_request(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, HOLES, "--gpu", "p4")
+    (table,) = report["processes"][0]["cards"]
+    assert not table["cards"][0]["pytorch"] and table["cards"][-1]["pytorch"]
+    assert "fits          NO" in done.stderr and "Up to the request that failed, with it" in done.stderr
+
+
+def test_a_request_that_no_card_serves_has_no_table(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, "import torch\nkept = torch.ones(4, device='cuda')\ntorch.ones(1 << 40, device='cuda')\n")
     assert report["processes"][0]["cards"] == []
-    assert "fits          NO" in done.stderr and "fits on" not in done.stderr
+    assert "fits          NO: out of memory" in done.stderr and "fits on" not in done.stderr
+
+
 CONVOLUTION = """
 import torch
 pictures = torch.empty(8, 16, 64, 64, device="cuda")

@@ -335,6 +335,11 @@ std::filesystem::path trace_path(const std::filesystem::path& folder, const Proc
   return folder / fmt::format("trace-{}-{}.csv", report.process, device);
 }
 
+// Returns whether the process allocated anything.
+bool has_events(const std::filesystem::path& trace) {
+  return std::filesystem::exists(trace) && std::filesystem::file_size(trace) > 0;
+}
+
 // Returns the traces that a process wrote into the folder of reports: of each device on which it did not run out of memory, or
 // went on without; and with `failures` of the others, too, up to the request that failed.
 std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder,
@@ -345,9 +350,10 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     const json* const torch = torch_of(report, device);
     const int ordinal = device.at("device").get<int>();
     const std::filesystem::path path = trace_path(folder, report, ordinal);
-    if (torch == nullptr || !std::filesystem::exists(path)) continue;
+    if (torch == nullptr || !has_events(path)) continue;
     const bool has_failed = ran_out(device, torch) && !ended_well;
     if (ran_out(device, torch) && (!failures || torch->at("last_oom").is_null())) continue;
+    if (has_failed && number(torch->at("last_oom"), "bytes") > kEnoughBytes) continue;  // no card serves it
     Trace trace = read_trace(path.string());
     if (has_failed) add_failed_request(trace, number(torch->at("last_oom"), "bytes"));
     const simulator::ContextCharge context = context_of(device);
@@ -385,7 +391,7 @@ std::vector<Timelines> timelines_of(const ProcessReport& report, const fs::path&
   for (const json& device : report.driver.at("devices")) {
     const int number = device.at("device").get<int>();
     const fs::path path = trace_path(folder, report, number);
-    if (!fs::exists(path) || fs::file_size(path) == 0) continue;
+    if (!has_events(path)) continue;
     History history = read_history(path.string());
     history.path = fmt::format("device {} of process {}", number, report.process);
     timelines.emplace_back(std::move(history));
