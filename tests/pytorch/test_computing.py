@@ -582,7 +582,7 @@ cachalot.release_physical("weights")
 weights + 1
 """
     done, _ = simulate(tmp_path, program)
-    assert "a kernel uses [0x" in done.stderr and "is asleep" in done.stderr, done.stderr
+    assert "a kernel at " in done.stderr and "train.py:7 in <module> uses [0x" in done.stderr and "is asleep" in done.stderr, done.stderr
 
 
 def test_the_leak_report_names_the_programs_line_suspect_and_cure_as_without_computing(tmp_path: Path) -> None:
