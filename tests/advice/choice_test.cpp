@@ -3,11 +3,9 @@
 
 #include <array>
 #include <cstddef>
-#include <fstream>
-#include <string>
 
 #include "base/bytes.h"
-#include "tests/tools/temporary_file.h"
+#include "tests/tools/trace_with_holes.h"
 #include "tools/replay/policies.h"
 
 namespace cachalot::tools {
@@ -54,17 +52,6 @@ TEST(Choice, CountsThePoliciesOptions) {
   EXPECT_FALSE(offer_of(limited, {}, own).is_own);
   EXPECT_GT(offer_of(limited, {}, own).options, offer_of(own, {}, own).options);
   EXPECT_TRUE(offer_of(pages, {}, own).needs_cachalot);
-}
-
-// 24 blocks of 8 MiB, two in a segment of 20 MiB, every other one freed, and then 96 MiB more, which the holes do not serve.
-Trace trace_with_holes() {
-  std::string text;
-  for (int i = 0; i < 24; ++i) text += "a," + std::to_string(i) + "," + std::to_string(8 * kMiB) + ",0\n";
-  for (int i = 0; i < 24; i += 2) text += "f," + std::to_string(i) + "\n";
-  for (int i = 24; i < 28; ++i) text += "a," + std::to_string(i) + "," + std::to_string(24 * kMiB) + ",0\n";
-  const TemporaryFile file;
-  std::ofstream(file.path()) << text;
-  return read_trace(file.path());
 }
 
 TEST(MemoryNeed, IsWhatLivesOnPagesAndTheHolesBesideInSegments) {

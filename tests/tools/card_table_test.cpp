@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "tests/tools/temporary_file.h"
+#include "tests/tools/trace_with_holes.h"
 
 namespace cachalot::tools {
 namespace {
@@ -16,17 +17,6 @@ namespace {
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
-
-// 24 blocks of 8 MiB, of which PyTorch has two in a segment of 20 MiB, every other one freed, and then 96 MiB more.
-Trace trace_with_holes() {
-  std::string text;
-  for (int i = 0; i < 24; ++i) text += "a," + std::to_string(i) + "," + std::to_string(8 * kMiB) + ",0\n";
-  for (int i = 0; i < 24; i += 2) text += "f," + std::to_string(i) + "\n";
-  for (int i = 24; i < 28; ++i) text += "a," + std::to_string(i) + "," + std::to_string(24 * kMiB) + ",0\n";
-  const TemporaryFile file;
-  std::ofstream(file.path()) << text;
-  return read_trace(file.path());
-}
 
 Card card(const std::string& key, std::size_t mib) {
   return {.key = key, .model = key, .product = key, .capability = "8.6", .memory_bytes = mib * kMiB};

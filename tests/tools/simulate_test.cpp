@@ -56,10 +56,9 @@ TEST(Simulate, WritesAPageWithTheReport) {
   NEEDS_THE_SIMULATOR();
   const TemporaryFile page;
   ASSERT_EQ(simulate("--html '" + page.path() + "' -- " + kProgram + " 4 64 2").exit_code, 0);
-  std::stringstream html;
-  html << std::ifstream(page.path()).rdbuf();
-  EXPECT_TRUE(html.str().starts_with("<!doctype html>"));
-  EXPECT_NE(html.str().find("</html>"), std::string::npos);
+  const std::string html = read_whole(page.path());
+  EXPECT_TRUE(html.starts_with("<!doctype html>"));
+  EXPECT_NE(html.find("</html>"), std::string::npos);
   expect_complaint("--html /no/such/folder/page.html echo ran", "'/no/such/folder/page.html' cannot be written");
 }
 
