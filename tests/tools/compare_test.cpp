@@ -26,9 +26,9 @@ Comparison figures(std::size_t native, std::size_t expandable, std::size_t pages
   one.trace = "some/where/moe.csv.gz";
   one.events = 1000;
   one.peak_requested_bytes = 100 * kMiB;
-  one.native = {.peak_held_bytes = native * kMiB, .ns_per_event = 40};
-  one.expandable = {.peak_held_bytes = expandable * kMiB};
-  one.pages = {.peak_held_bytes = pages * kMiB, .ns_per_event = 50};
+  one.figures = {{{.peak_held_bytes = native * kMiB, .ns_per_event = 40},
+                  {.peak_held_bytes = expandable * kMiB},
+                  {.peak_held_bytes = pages * kMiB, .ns_per_event = 50}}};
   return one;
 }
 
@@ -45,7 +45,7 @@ TEST(Conclusion, IsComputedFromTheFigures) {
 TEST(Comparison, TellsOfAllocationsThatFail) {
   Comparison one = figures(200, 100, 100);
   EXPECT_EQ(text_of(report_of(std::vector{one}), Style()).find("failed"), std::string::npos);
-  one.expandable.ooms = 3;
+  one.figures[index_of(Policy::Heap::expandable_segments)].ooms = 3;
   EXPECT_THAT(text_of(report_of(std::vector{one}), Style()),
               HasSubstr("moe: allocations that failed on this device: 0 with PyTorch's policy, 3 with expandable "
                         "segments, 0 with the page heap\n"));

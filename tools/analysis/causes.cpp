@@ -509,8 +509,7 @@ Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause
                        const std::vector<Growth>& growths, Sites& sites) {
   if (cause == Cause::pinned || !has_allocations(timeline.device())) return {};  // memory of the GPU is not what lacked
   RemedySearch search(timeline, evidence);
-  const DeviceFacts* const facts = find_facts(timeline.history(), timeline.device().device);
-  search.try_settings(facts == nullptr || !facts->failing ? nullptr : &*facts->failing);
+  search.try_settings(told_of(timeline.history(), timeline.device().device));
   search.try_for(cause, growths, sites);
   return {.of_bytes = search.of_bytes(), .recorded_bytes = search.recorded_bytes_if_other(), .best = search.best()};
 }

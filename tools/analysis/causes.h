@@ -26,6 +26,11 @@ inline const DeviceFacts* find_facts(const History& history, int device) {
   const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
   return found == history.facts.end() ? nullptr : &*found;
 }
+// Returns what the process told of the device; nullptr where it told nothing.
+inline const DeviceFacts::Failing* told_of(const History& history, int device) {
+  const DeviceFacts* const facts = find_facts(history, device);
+  return facts == nullptr || !facts->failing ? nullptr : &*facts->failing;
+}
 
 // Returns the facts of the device, which may be new.
 inline DeviceFacts& facts_of(History& history, int device) {

@@ -508,8 +508,8 @@ Section list_section(const DifferenceList& list, std::size_t top) {
               .shown = shown.rows};
   table.columns.push_back({.key = "change", .title = "change", .views = kNotInText});
   table.columns.push_back({.key = "was", .title = "in the first", .views = kNotInText});
-  table.columns.push_back({.key = "a_allocations", .title = "", .views = kJsonAlone});
-  table.columns.push_back({.key = "b_allocations", .title = "", .views = kJsonAlone});
+  table.columns.push_back(hidden_column("a_allocations"));
+  table.columns.push_back(hidden_column("b_allocations"));
   table.columns.push_back({.key = "name", .title = list.name});
   for (const DifferenceRow& row : list.rows)
     table.rows.push_back({row.bytes.growth(),
@@ -522,14 +522,13 @@ Section list_section(const DifferenceList& list, std::size_t top) {
                           {row.name, name_text(row)}});
   table.views.text = list.rows.size() > 1 || list.name == "category";
   Section section = object_of("by_" + list.name);
-  const Note gap{.text = "", .is_wrapped = false};
   const bool is_shown = table.views.text && !table.rows.empty();
   if (shown.other_count > 0)
     table.rest = fmt::format("{:>14} {:>14} {:>14}  ({} more)", text_in(Unit::growth, shown.other_bytes.growth()),
                              format_bytes(shown.other_bytes.a), format_bytes(shown.other_bytes.b),
                              with_commas(shown.other_count));
   section.add(std::move(table));
-  if (is_shown) section.add(gap);
+  if (is_shown) section.add_gap();
   Section others = object_of("others");
   others.add_value("rows", shown.other_count).add_value("a_bytes", shown.other_bytes.a);
   others.add_value("b_bytes", shown.other_bytes.b).add_value("growth_bytes", shown.other_bytes.growth());
@@ -549,8 +548,8 @@ Table parts_table(const DeviceDifference& device) {
               .columns = columns_of("a_peak_bytes", "b_peak_bytes"),
               .indent = 0,
               .views = kNotOnPage};  // the page has a chart of it
-  table.columns.push_back({.key = "begin", .title = "", .views = kJsonAlone});
-  table.columns.push_back({.key = "end", .title = "", .views = kJsonAlone});
+  table.columns.push_back(hidden_column("begin"));
+  table.columns.push_back(hidden_column("end"));
   table.columns.push_back(
       {.title = by_events ? "peak in a part of the events" : "peak in " + printable(device.aligned_by)});
   for (const DifferencePart& part : device.parts)
@@ -603,7 +602,7 @@ Section report_of(const Difference& difference, std::size_t top) {
   Section devices = list_of("devices");
   for (const DeviceDifference& device : difference.devices) {
     growth += device.growth();
-    if (!devices.parts.empty()) devices.add(Note{.text = "", .is_wrapped = false});
+    if (!devices.parts.empty()) devices.add_gap();
     devices.add(device_section(difference, device, top));
   }
   root.add_value("a", difference.paths[0]).add_value("b", difference.paths[1]).add_value("at", difference.at);

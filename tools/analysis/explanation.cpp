@@ -55,8 +55,9 @@ std::string pool_text(PoolId pool) {
 
 constexpr StageId kEarlier = std::numeric_limits<StageId>::max();
 
-Shares shares_of(const History& history, std::span<const Allocation> allocations, std::span<const Category> categories,
-                 const Categorizer& names, const Moment& peak, const Timeline& timeline, Sites& sites, Frames frames) {
+Shares shares_of(const Timeline& timeline, std::span<const Category> categories, const Categorizer& names,
+                 const Moment& peak, Sites& sites, Frames frames) {
+  const History& history = timeline.history();
   const Stages stages(history, timeline.device(), Stages::Of::user);
   const Stages modules(history, timeline.device(), Stages::Of::modules);
   Sums<Category> by_category;
@@ -66,7 +67,7 @@ Shares shares_of(const History& history, std::span<const Allocation> allocations
   Sums<StageId> by_stage;
   Sums<StageId> by_module;
   for (const std::uint32_t i : peak.live) {
-    const Allocation& one = allocations[i];
+    const Allocation& one = timeline.allocations()[i];
     by_category.add(categories[i], one.bytes);
     by_stack.add(sites.telling_stack(one.stack, one.details), one.bytes);
     by_pool.add(one.pool, one.bytes);
@@ -87,7 +88,6 @@ Shares shares_of(const History& history, std::span<const Allocation> allocations
       by_stream.largest_first([&](std::uint16_t stream) { return fmt::format("{:#x}", history.streams[stream]); });
   shares.stages = by_stage.largest_first(
       [&](StageId stage) { return stage == kEarlier ? std::string("(before the history)") : stages.name(stage); });
-
   return shares;
 }
 
@@ -197,12 +197,13 @@ std::optional<Failure> failure_of(const Timeline& timeline, const ExplainOptions
                  .pool = 0};
 }
 
-std::vector<TreeLine> tree_of(const History& history, std::span<const Allocation> allocations, const Moment& peak,
-                              Sites& sites, Frames frames) {
+std::vector<TreeLine> tree_of(const Timeline& timeline, const Moment& peak, Sites& sites, Frames frames) {
   constexpr std::uint64_t kSmallestPart = 50;  // of all: 2 %
-  StackTree tree(history, sites, frames);
-  for (const std::uint32_t i : peak.live)
-    tree.add(sites.telling_stack(allocations[i].stack, allocations[i].details), allocations[i].bytes);
+  StackTree tree(timeline.history(), sites, frames);
+  for (const std::uint32_t i : peak.live) {
+    const Allocation& one = timeline.allocations()[i];
+    tree.add(sites.telling_stack(one.stack, one.details), one.bytes);
+  }
   const auto children = tree.children();
   std::vector<TreeLine> lines;
   std::vector<std::pair<std::uint32_t, std::size_t>> open = {{0, 0}};
@@ -353,7 +354,6 @@ void add_recommendation(Explanation& one) {
 Explanation explain(const Timeline& timeline, const CategoryRules& rules, const ExplainOptions& options) {
   const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
-  const std::vector<Allocation>& allocations = timeline.allocations();
   Explanation explanation;
   explanation.device = device.device;
   explanation.is_host = options.is_host;
@@ -377,10 +377,10 @@ Explanation explain(const Timeline& timeline, const CategoryRules& rules, const 
   Sites sites(history);
   Categorizer categorizer(history, rules);
   const std::vector<Category> categories = categorizer.categories_of(timeline);
-  explanation.shares = shares_of(history, allocations, told_categories(history, owners, categories), categorizer, peak,
-                                 timeline, sites, options.frames);
-  explanation.temporaries = temporaries_of(allocations, sites, kMostTemporaries);
-  if (options.has_tree) explanation.tree = tree_of(history, allocations, peak, sites, options.frames);
+  explanation.shares =
+      shares_of(timeline, told_categories(history, owners, categories), categorizer, peak, sites, options.frames);
+  explanation.temporaries = temporaries_of(timeline.allocations(), sites, kMostTemporaries);
+  if (options.has_tree) explanation.tree = tree_of(timeline, peak, sites, options.frames);
   add_place(explanation, device, sites, options.frames);
 
   if (options.is_host) return explanation;

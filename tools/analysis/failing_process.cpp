@@ -21,19 +21,10 @@ constexpr std::uint64_t in_whole_pages(std::uint64_t bytes) { return bytes / kPa
 
 constexpr std::uint64_t less(std::uint64_t bytes, std::uint64_t by) { return bytes - std::min(bytes, by); }
 
-std::span<const HistoryBlock> blocks_of(const DeviceHistory& device, const HistorySegment& segment) {
-  return std::span(device.blocks).subspan(segment.first_block, segment.block_count);
-}
-
 // Returns the bytes that the device, or the limit, would still give the process.
 std::uint64_t room_of(const Evidence& evidence) { return less(available_bytes(evidence), evidence.reserved_bytes); }
 
 }  // namespace
-
-const DeviceFacts::Failing* told_of(const History& history, int device) {
-  const DeviceFacts* const facts = find_facts(history, device);
-  return facts == nullptr || !facts->failing ? nullptr : &*facts->failing;
-}
 
 std::vector<BlockOwner> owners_of(const Timeline& timeline) {
   const DeviceHistory& device = timeline.device();
@@ -80,7 +71,7 @@ std::vector<SegmentAt> segments_as_written(const Timeline& timeline, const Momen
     segment.pool = one.pool;
     segment.is_small = one.is_small;
     segment.is_expandable = one.is_expandable;
-    for (const HistoryBlock& block : blocks_of(device, one)) {
+    for (const HistoryBlock& block : device.blocks_of(one)) {
       const std::uint32_t allocation = live.find(block.address);
       if (block.state == HistoryBlock::State::allocated && allocation != AddressMap::kNone) {
         segment.live.push_back({.allocation = allocation, .bytes = block.bytes});
@@ -115,8 +106,9 @@ void leave_out_asleep(Moment& moment, const Timeline& timeline) {
 void add_told(Evidence& evidence, const Timeline& timeline) {
   const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
-  if (told_of(history, device.device) == nullptr) return;
-  const DeviceFacts& facts = *find_facts(history, device.device);
+  const DeviceFacts* const found = find_facts(history, device.device);
+  if (found == nullptr || !found->failing) return;
+  const DeviceFacts& facts = *found;
   evidence.is_refused = facts.failing->is_refused;
   evidence.uses_nccl |= facts.failing->has_nccl;
   evidence.is_known_without_limit = !facts.limit_bytes;
@@ -236,7 +228,7 @@ std::vector<Unused> unused_of(const History& history, const DeviceHistory& devic
                               const DeviceFacts::Failing& told) {
   std::map<std::pair<Unused::Reason, std::string>, Unused> by_reason;
   for (const HistorySegment& segment : device.segments) {
-    const std::span<const HistoryBlock> blocks = blocks_of(device, segment);
+    const std::span<const HistoryBlock> blocks = device.blocks_of(segment);
     const bool is_idle = segment.pool != 0 && std::ranges::all_of(blocks, [](const HistoryBlock& block) {
                            return block.state == HistoryBlock::State::free;
                          });
@@ -323,8 +315,9 @@ std::optional<FailingProcess> failing_process_of(const Timeline& timeline, const
                                                  std::span<const BlockOwner> owners) {
   const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
-  if (told_of(history, device.device) == nullptr) return std::nullopt;
-  const DeviceFacts& facts = *find_facts(history, device.device);
+  const DeviceFacts* const found = find_facts(history, device.device);
+  if (found == nullptr || !found->failing) return std::nullopt;
+  const DeviceFacts& facts = *found;
   FailingProcess process;
   process.told = *facts.failing;
   process.other_processes = facts.other_processes;
@@ -403,11 +396,12 @@ std::string limit_sentence(const Evidence& evidence, const FailingProcess& proce
                      format_bytes(evidence.failure->device_free_bytes.value_or(0)));
 }
 
-std::string page_heap_or(const FailingProcess& process, std::string_view with_pages, std::string_view otherwise) {
+// Returns advice for programs whose free pieces the page heap would map together, or else the other one.
+std::string page_heap_or(const FailingProcess& process, std::string_view otherwise) {
   const auto offer = std::ranges::find(process.offers, "page_heap", &WouldServe::key);
-  if (offer != process.offers.end() && offer->serves)
-    return "use the page heap, which maps free pieces together: CACHALOT_CONF=heap:pages";
-  return std::string(process.told.has_pages ? with_pages : otherwise);
+  const bool serves = offer != process.offers.end() && offer->serves;
+  return serves ? "use the page heap, which maps free pieces together: CACHALOT_CONF=heap:pages"
+                : std::string(otherwise);
 }
 
 std::string advice_on_pool(const Unused& unused, const FailingProcess& process) {
@@ -422,8 +416,7 @@ std::string advice_on_pool(const Unused& unused, const FailingProcess& process) 
     case Unused::Reason::default_pool:
       return "allocate within the pool before the default pool grows, or call torch.cuda.empty_cache() before";
     default:
-      return page_heap_or(process, "allocate the largest first, or delete the pool and use another one",
-                          "allocate the largest first, or delete the pool and use another one");
+      return page_heap_or(process, "allocate the largest first, or delete the pool and use another one");
   }
 }
 
@@ -444,8 +437,7 @@ std::string advice_on_size(const Evidence& evidence, const FailingProcess& proce
       less(evidence.failure->requested_bytes, less(evidence.reserved_bytes, held) + room_of(evidence));
   std::string text = fmt::format(
       "use {} less: a smaller batch with gradient accumulation, checkpointed or saved_tensors_on_host() activations, "
-      "or a "
-      "larger GPU",
+      "or a larger GPU",
       format_bytes(lacking));
   if (process.told.has_pages && !process.tags.empty() && process.tags.front().reserved_bytes > 0) {
     const TagShare& tag = process.tags.front();
@@ -497,13 +489,15 @@ std::string recommendation_of(Cause cause, const Evidence& evidence, const Faili
     case Cause::fragmentation:
       return page_heap_or(
           process,
-          "allocate long-lived small tensors first or in a cachalot.region: they pin the pages that they share",
-          "allocate what lives long before what lives shortly, so that it does not pin segments");
+          process.told.has_pages
+              ? "allocate long-lived small tensors first or in a cachalot.region: they pin the pages that they share"
+              : "allocate what lives long before what lives shortly, so that it does not pin segments");
     case Cause::other_stream:
       return page_heap_or(
           process,
-          "let the streams wait for each other, or set cross_stream:scarce, so that their memory serves others",
-          "allocate on one stream, or free what the other one still has in those segments");
+          process.told.has_pages
+              ? "let the streams wait for each other, or set cross_stream:scarce, so that their memory serves others"
+              : "allocate on one stream, or free what the other one still has in those segments");
     case Cause::graph_pools:
       return "share one pool among graphs (torch.cuda.graph(…, pool=…)), capture the largest first, and delete graphs "
              "not in use";
@@ -530,8 +524,7 @@ std::string recommendation_of(Cause cause, const Evidence& evidence, const Faili
       return advice_on_process(process);
     case Cause::nccl:
       return "make NCCL's buffers smaller: fewer process groups, NCCL_MAX_NCHANNELS or NCCL_BUFFSIZE; with NCCL 2.29.7 "
-             "or newer "
-             "ncclCommSuspend gives its memory back while it is idle";
+             "or newer ncclCommSuspend gives its memory back while it is idle";
     case Cause::leak:
       return "free what the lines hold whose memory grew with the steps, or keep it on the CPU";
     default:
@@ -576,7 +569,7 @@ std::string owner_text(const OwnerShare& owner) {
   return text;
 }
 
-constexpr std::size_t kColumnWidth = 12;  // of a column
+constexpr std::size_t kColumnWidth = 12;
 
 Table owners_table(const FailingProcess& process) {
   Table table{
@@ -585,7 +578,7 @@ Table owners_table(const FailingProcess& process) {
       .note = "Live at the moment of the verdict, as the program told it.",
       .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                   {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = kColumnWidth},
-                  {.key = "kinds", .views = kJsonAlone},
+                  hidden_column("kinds"),
                   {.key = "name",
                    .title = fmt::format("by owner: modules, optimizers and Python{}",
                                         process.told.knows_owners ? "" : " (the search took too long and was ended)")}},
@@ -626,9 +619,9 @@ Table unused_table(const FailingProcess& process) {
               .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "pieces", .title = "pieces", .unit = Unit::count, .width = 8},
                           {.key = "largest_bytes", .title = "largest", .unit = Unit::bytes, .width = kColumnWidth},
-                          {.key = "segments", .views = kJsonAlone},
-                          {.key = "cause", .views = kJsonAlone},
-                          {.key = "why", .views = kJsonAlone},
+                          hidden_column("segments"),
+                          hidden_column("cause"),
+                          hidden_column("why"),
                           {.key = "name", .title = "free memory, and why it does not serve the request"}},
               .is_apart = true};
   for (const Unused& one : process.unused)
@@ -647,7 +640,7 @@ Table offers_table(const FailingProcess& process) {
               .title = "What would have served the request",
               .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = kColumnWidth},
                           {.key = "serves", .title = "serves", .width = 8},
-                          {.key = "key", .views = kJsonAlone},
+                          hidden_column("key"),
                           {.key = "text", .title = "what would have served the request then"}},
               .is_apart = true};
   for (const WouldServe& offer : process.offers)

@@ -68,9 +68,6 @@ struct FailingProcess {
   std::vector<WouldServe> offers;
 };
 
-// Returns what the process told of the device; nullptr where it told nothing.
-const DeviceFacts::Failing* told_of(const History& history, int device);
-
 // Returns the owner of each allocation at the end; empty where no owner is told.
 std::vector<BlockOwner> owners_of(const Timeline& timeline);
 

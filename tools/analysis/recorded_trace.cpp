@@ -88,13 +88,18 @@ class StartMaker {
   std::vector<HistoryEvent> free_;
 };
 
+// Returns the most bytes that are reserved, of those before the first event and after each.
+std::int64_t most_reserved(std::span<const HistoryEvent> events, std::int64_t reserved) {
+  std::int64_t most = reserved;
+  for (const HistoryEvent& event : events) most = std::max(most, reserved += reserved_change(event));
+  return most;
+}
+
 }  // namespace
 
 std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) {
   if (reserved_at_begin(device) != 0 || device.events.empty()) return std::nullopt;
-  std::int64_t reserved = 0;
-  std::int64_t peak = 0;
-  for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += reserved_change(event));
+  const std::int64_t peak = most_reserved(device.events, 0);
   if (peak == 0) return std::nullopt;  // the history has no segments
   return static_cast<std::size_t>(peak);
 }
@@ -120,10 +125,8 @@ std::optional<RecordedStart> recorded_start(const Timeline& timeline) {
     reserved += static_cast<std::int64_t>(segment.bytes);
   }
   if (segments.empty() || placed != start.live.size()) return std::nullopt;
-  std::int64_t peak = reserved;
-  for (auto event = first; event != timeline.events().end(); ++event)
-    peak = std::max(peak, reserved += reserved_change(*event));
-  made.peak_reserved_bytes = static_cast<std::uint64_t>(peak);
+  const std::span later = std::span(timeline.events()).subspan(made.left_out);
+  made.peak_reserved_bytes = static_cast<std::uint64_t>(most_reserved(later, reserved));
   made.events = maker.take();
   return made;
 }

@@ -223,8 +223,7 @@ Timeline::Timeline(const History& history, const DeviceHistory& device) : histor
   pairing.reserve(static_cast<std::size_t>(std::ranges::count(events(), Action::alloc, &HistoryEvent::action)));
   for (std::size_t i = 0; i < events().size(); ++i) pairing.follow(events()[i], static_cast<std::uint32_t>(i));
   for (const HistorySegment& segment : device.segments) {
-    for (std::size_t i = segment.first_block; i < segment.first_block + segment.block_count; ++i)
-      pairing.add_last(device.blocks[i], segment);
+    for (const HistoryBlock& block : device.blocks_of(segment)) pairing.add_last(block, segment);
   }
   earlier_ = pairing.earlier();
   allocations_ = pairing.take();

@@ -255,6 +255,10 @@ std::string text_of(const Section& section, const Style& style) {
   return text;
 }
 
+Section& Section::add_gap() { return add(Note{.text = "", .is_wrapped = false}); }
+
+Column hidden_column(std::string key) { return {.key = std::move(key), .views = kJsonAlone}; }
+
 Section object_of(std::string key) {
   Section section;
   section.key = std::move(key);

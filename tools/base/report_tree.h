@@ -82,6 +82,9 @@ struct Column {
   std::string page_title{};  // of pages, in place of the title; "": that
 };
 
+// Returns a column that people do not see.
+Column hidden_column(std::string key);
+
 // Rows of values. Tables without rows are not shown to people.
 struct Table {
   std::string key{};    // of JSON's array of objects
@@ -140,6 +143,8 @@ struct Section {
   Section& add_value(std::string name, Json value);
   // Adds a line that programs do not see.
   Section& add_line(std::string label, std::string text, Mood mood = Mood::plain);
+  // Adds an empty line of text.
+  Section& add_gap();
 };
 
 struct ReportPart {

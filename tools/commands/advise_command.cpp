@@ -359,10 +359,7 @@ class AdviseCommand : public Command {
     report.command = "cachalot advise";
     add_advices(report, advices);
     std::optional<Timelines> timelines;  // the report has the history of one file
-    if (files_.size() == 1) {
-      add_runs(report, timelines.emplace(with_file(files_[0], "history",
-                                                   [](InputFile file) { return read_history(std::move(file)); })));
-    }
+    if (files_.size() == 1) add_runs(report, timelines.emplace(history_in(files_[0])));
     write_html_report(html_, report, built_in_rules());
   }
 

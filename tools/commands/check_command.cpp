@@ -166,7 +166,7 @@ class CheckCommand : public Command {
     std::vector<Check> checks;
     std::vector<Timelines> timelines;  // that the page shows
     for (const std::string& path : files_) {
-      Timelines one(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
+      Timelines one(history_in(path));
       checks.push_back(check_history(one, limits_, policy_));
       if (!html_.empty()) timelines.push_back(std::move(one));
     }
@@ -208,8 +208,9 @@ class CheckCommand : public Command {
     const auto broken = std::ranges::count(checks, false, &Check::holds);
     HtmlReport report{.title = files_.size() == 1 ? files_[0] : fmt::format("{} files", files_.size()),
                       .command = "cachalot check"};
-    report.verdict.headline =
-        broken == 0 ? "All limits are kept." : fmt::format("{} breaks a limit.", format_count(broken, "file"));
+    report.verdict.headline = broken == 0   ? "All limits are kept."
+                              : broken == 1 ? "1 file breaks a limit."
+                                            : fmt::format("{} files break a limit.", broken);
     for (const Check& check : checks) {
       Section section = report_of(check);
       if (checks.size() > 1) section.title = check.path;

@@ -46,7 +46,7 @@ class ConvertCommand : public Command {
   int run(const Styles&) override {
     const ExportFormat& format = format_ ? export_format(*format_) : export_format_of_file(output_);
     require_no_input(output_, "-o", std::vector{file_});
-    const History history = with_file(file_, "history", [](InputFile file) { return read_history(std::move(file)); });
+    const History history = history_in(file_);
     OutputFile out(output_, "-o");
     format.write(history, options_, out);
     out.finish();

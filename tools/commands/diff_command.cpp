@@ -38,10 +38,6 @@ void add_difference(HtmlReport& report, const Difference& difference) {
   }
 }
 
-Timelines timelines_in(const std::string& path) {
-  return Timelines(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
-}
-
 class DiffCommand : public Command {
  public:
   const CommandText& text() const override {
@@ -90,13 +86,13 @@ class DiffCommand : public Command {
     require_no_input(html_, "--html", std::vector{rules_.value_or("")});
     options_.frames = frames_asked_for();
     const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
-    const Timelines first = timelines_in(files_.front());
+    const Timelines first(history_in(files_.front()));
     HtmlReport html;
     if (!html_.empty()) add_runs(html, first);
     std::list<Timelines> others;  // that the report shows
     std::string text;
     for (std::size_t i = 1; i < files_.size(); ++i) {
-      others.push_back(timelines_in(files_[i]));
+      others.emplace_back(history_in(files_[i]));
       const Difference difference = difference_of(first, others.back(), rules, options_);
       Section report = report_of(difference, top_);
       if (json_) text += tools::text_of(json_of(report)) + "\n";

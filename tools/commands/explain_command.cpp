@@ -132,9 +132,7 @@ class ExplainCommand : public Command {
                        : with_file(rules_, "rules", [](InputFile file) { return rules_with(std::move(file)); });
     const ExplainOptions options = explain_options();
     History history;
-    if (!path_.empty()) {
-      history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
-    }
+    if (!path_.empty()) history = history_in(path_, "snapshot");
     if (device_) keep_device(history);
     const std::vector<OomMessage> messages = read_messages();
     for (auto message = messages.rbegin(); message != messages.rend(); ++message) {

@@ -136,7 +136,7 @@ std::string legend(const FitReport& report) {
 // For people: cards with the same memory and the same answers are one row. `verbose`: a row for each card.
 Section report_of(const FitReport& report, bool verbose) {
   Section section;
-  section.add(fit_table(report, verbose)).add(Note{.text = "", .is_wrapped = false});
+  section.add(fit_table(report, verbose)).add_gap();
   return section.add(Note{.text = legend(report)});
 }
 

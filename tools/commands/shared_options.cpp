@@ -48,6 +48,10 @@ std::vector<Trace> traces_in(InputFile file) {
 
 }  // namespace
 
+History history_in(const std::string& path, const char* what) {
+  return with_file(path, what, [](InputFile file) { return read_history(std::move(file)); });
+}
+
 std::vector<Trace> read_all_traces(const std::vector<std::string>& paths) {
   std::vector<Trace> traces;
   for (const std::string& path : paths) {

@@ -15,6 +15,7 @@
 
 #include "simulator/models/context_costs.h"
 #include "tools/base/input_file.h"
+#include "tools/history/history.h"
 #include "tools/replay/trace_reader.h"
 #include "tools/simulation/card_table.h"
 #include "tools/simulation/simulation.h"
@@ -32,6 +33,9 @@ auto with_file(const std::string& path, const char* what, Use use) {
     throw std::runtime_error(path + ": the host has no memory for it");
   }
 }
+
+// Returns the history in a file of any format that has one; `what` is what the command calls the file.
+History history_in(const std::string& path, const char* what = "history");
 
 // Traces and snapshots that commands are given, read; and the device that they are played on.
 

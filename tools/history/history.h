@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,6 +80,11 @@ struct DeviceHistory {
   std::vector<HistorySegment> segments;  // at the end
   std::vector<HistoryBlock> blocks;      // of all segments
   std::vector<HistorySegment> asleep{};  // that have no memory until they wake, at the end; without blocks
+
+  // Returns the blocks of one of the segments.
+  std::span<const HistoryBlock> blocks_of(const HistorySegment& segment) const {
+    return std::span(blocks).subspan(segment.first_block, segment.block_count);
+  }
 };
 
 // torch.cuda's external annotations: where a stage of the program begins or ends.

@@ -150,8 +150,7 @@ class HistoryJsonWriter {
         segment.address, segment.bytes, segment.stack, segment.stream, segment.pool, segment.is_small,
         segment.is_expandable);
     if (is_asleep) out_.write("\"is_asleep\":true,");
-    const std::span blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
-    write_items("blocks", blocks, [&](const HistoryBlock& block) {
+    write_items("blocks", device.blocks_of(segment), [&](const HistoryBlock& block) {
       out_.print("{{\"address\":{},\"bytes\":{},\"requested_bytes\":{},\"state\":\"{}\",\"stack\":{},\"details\":{}",
                  block.address, block.bytes, block.requested_bytes, kBlockStates[static_cast<std::size_t>(block.state)],
                  block.stack, block.details);

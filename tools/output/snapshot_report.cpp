@@ -121,7 +121,7 @@ DeviceFigures figures_of(const Timeline& timeline, Sites& sites) {
   const DeviceHistory& device = timeline.device();
   DeviceFigures figures;
   for (const HistorySegment& segment : device.segments) {
-    const auto blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
+    const auto blocks = device.blocks_of(segment);
     figures.all.add(segment, blocks);
     const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
     figures.pools[{history.pools[segment.pool], kind, history.streams[segment.stream]}].add(segment, blocks);
@@ -211,7 +211,6 @@ Table pools_table(const DeviceFigures& device) {
   const auto bytes = [](const char* key, const char* title) {
     return Column{.key = key, .title = title, .unit = Unit::bytes, .width = 12};
   };
-  const auto hidden = [](const char* key) { return Column{.key = key, .title = "", .views = kJsonAlone}; };
   Table table{.key = "pools",
               .title = "Memory pools at the end",
               .columns = {{.title = "pool", .width = 24, .is_left = true, .views = kForPeople},
@@ -222,14 +221,14 @@ Table pools_table(const DeviceFigures& device) {
                           bytes("requested_bytes", "requested"),
                           bytes("free_bytes", "free"),
                           bytes("largest_free_bytes", "largest free"),
-                          hidden("pool_id"),
-                          hidden("kind"),
-                          hidden("allocated_bytes"),
-                          hidden("pending_free_bytes"),
-                          hidden("live_blocks"),
-                          hidden("free_blocks"),
-                          hidden("internal_fragmentation"),
-                          hidden("external_fragmentation")},
+                          hidden_column("pool_id"),
+                          hidden_column("kind"),
+                          hidden_column("allocated_bytes"),
+                          hidden_column("pending_free_bytes"),
+                          hidden_column("live_blocks"),
+                          hidden_column("free_blocks"),
+                          hidden_column("internal_fragmentation"),
+                          hidden_column("external_fragmentation")},
               .is_apart = true};
   for (const auto& [key, one] : device.pools) {
     const auto& [id, kind, stream] = key;
@@ -258,9 +257,9 @@ Table sites_table(const DeviceFigures& device, std::size_t top) {
       .key = "sites",
       .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
                   {.key = "blocks", .title = "blocks", .unit = Unit::count, .width = 8},
-                  {.key = "file", .title = "", .views = kJsonAlone},
-                  {.key = "line", .title = "", .views = kJsonAlone},
-                  {.key = "function", .title = "", .views = kJsonAlone},
+                  hidden_column("file"),
+                  hidden_column("line"),
+                  hidden_column("function"),
                   {.title = "lines of the program, by the live memory that they allocated", .views = kTextAlone}},
       .is_apart = true,
       .views = kNotOnPage};  // the page has lines at each moment

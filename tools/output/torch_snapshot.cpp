@@ -330,8 +330,7 @@ class TorchSnapshotWriter {
     std::uint64_t allocated = 0;
     std::uint64_t active = 0;
     std::uint64_t requested = 0;
-    const std::span blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
-    for (const HistoryBlock& block : blocks) {
+    for (const HistoryBlock& block : device.blocks_of(segment)) {
       if (block.state == HistoryBlock::State::free) continue;
       if (block.state == HistoryBlock::State::allocated) allocated += block.bytes;
       active += block.bytes;
@@ -350,7 +349,7 @@ class TorchSnapshotWriter {
     put("is_expandable", segment.is_expandable);
     if (is_asleep) put("asleep_size", segment.bytes);
     put_stack("frames", segment.stack);
-    put_list("blocks", blocks, [&](const HistoryBlock& block) { write_block(block); });
+    put_list("blocks", device.blocks_of(segment), [&](const HistoryBlock& block) { write_block(block); });
     pickle_.end_dict();
   }
 

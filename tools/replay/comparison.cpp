@@ -10,7 +10,9 @@
 namespace cachalot::tools {
 namespace {
 
-PolicyFigures timed_figures_of(const Trace& trace, Policy::Heap heap, std::size_t device_bytes) {
+using Heap = Policy::Heap;
+
+PolicyFigures timed_figures_of(const Trace& trace, Heap heap, std::size_t device_bytes) {
   PolicyFigures figures = *figures_of(trace, {.heap = heap}, device_bytes);
   figures.ns_per_event = host_ns_per_event(trace, {.heap = heap}, device_bytes);
   return figures;
@@ -19,21 +21,17 @@ PolicyFigures timed_figures_of(const Trace& trace, Policy::Heap heap, std::size_
 // The figures of all traces together: bytes and failures summed, time per event of all events.
 Comparison sum_of(const std::vector<Comparison>& comparisons) {
   Comparison sum;
-  const auto add = [](PolicyFigures& to, const PolicyFigures& figures, std::size_t events) {
-    to.peak_held_bytes += figures.peak_held_bytes;
-    to.ooms += figures.ooms;
-    to.ns_per_event += figures.ns_per_event * static_cast<double>(events);
-  };
   for (const Comparison& one : comparisons) {
     sum.events += one.events;
     sum.peak_requested_bytes += one.peak_requested_bytes;
-    add(sum.native, one.native, one.events);
-    add(sum.expandable, one.expandable, one.events);
-    add(sum.pages, one.pages, one.events);
+    for (std::size_t i = 0; i < kHeapCount; ++i) {
+      sum.figures[i].peak_held_bytes += one.figures[i].peak_held_bytes;
+      sum.figures[i].ooms += one.figures[i].ooms;
+      sum.figures[i].ns_per_event += one.figures[i].ns_per_event * static_cast<double>(one.events);
+    }
   }
-  for (PolicyFigures* figures : {&sum.native, &sum.expandable, &sum.pages}) {
-    figures->ns_per_event /= static_cast<double>(std::max<std::size_t>(sum.events, 1));
-  }
+  for (PolicyFigures& figures : sum.figures)
+    figures.ns_per_event /= static_cast<double>(std::max<std::size_t>(sum.events, 1));
   return sum;
 }
 
@@ -48,14 +46,14 @@ Cell mib_cell(std::size_t bytes, Mood mood = Mood::plain) {
 void add_row(Table& table, std::string name, const Comparison& one) {
   const std::size_t requested = one.peak_requested_bytes;
   std::vector<Cell> row = {std::move(name), one.events, mib_cell(requested)};
-  for (const PolicyFigures* figures : {&one.native, &one.expandable, &one.pages}) {
-    const Mood mood = figures == &one.pages ? Mood::good : Mood::plain;
-    const double ratio = ratio_of(figures->peak_held_bytes, requested);
-    row.push_back(mib_cell(figures->peak_held_bytes, mood));
+  for (const Heap heap : kHeaps) {
+    const Mood mood = heap == Heap::pages ? Mood::good : Mood::plain;
+    const double ratio = ratio_of(one.of(heap).peak_held_bytes, requested);
+    row.push_back(mib_cell(one.of(heap).peak_held_bytes, mood));
     row.emplace_back(ratio, fmt::format("{:.3f}", ratio), mood);
   }
-  for (const PolicyFigures* figures : {&one.native, &one.pages})
-    row.emplace_back(figures->ns_per_event, fmt::format("{:.0f}", figures->ns_per_event));
+  for (const Heap heap : {Heap::segments, Heap::pages})
+    row.emplace_back(one.of(heap).ns_per_event, fmt::format("{:.0f}", one.of(heap).ns_per_event));
   table.rows.push_back(std::move(row));
 }
 
@@ -70,7 +68,7 @@ Table comparison_table(const std::vector<Comparison>& comparisons) {
                                      "requested", "PyTorch", "expandable segm.", "page heap", "host ns per event"),
               .indent = 0,
               .views = kForPeople};
-  for (const Policy::Heap heap : kHeaps) {
+  for (const Heap heap : kHeaps) {
     const std::string_view name = name_of(heap);
     table.columns.push_back(
         {.title = "held MiB", .unit = Unit::bytes, .width = 10, .page_title = fmt::format("{}: held", name)});
@@ -94,11 +92,12 @@ constexpr std::string_view kLegend =
     "cachalot's time for one malloc or free with PyTorch's policy and with the page heap.";
 
 std::string failures_text_of(const Comparison& one) {
-  if (one.native.ooms + one.expandable.ooms + one.pages.ooms == 0) return "";
+  if (std::ranges::all_of(one.figures, [](const PolicyFigures& figures) { return figures.ooms == 0; })) return "";
   return fmt::format(
       "{}: allocations that failed on this device: {} with PyTorch's policy, {} with expandable segments, "
       "{} with the page heap",
-      trace_name(one.trace), one.native.ooms, one.expandable.ooms, one.pages.ooms);
+      trace_name(one.trace), one.of(Heap::segments).ooms, one.of(Heap::expandable_segments).ooms,
+      one.of(Heap::pages).ooms);
 }
 
 // "17.0 % less memory than PyTorch's policy".
@@ -124,9 +123,8 @@ Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const 
   comparison.peak_requested_bytes = peak_live_bytes(trace);
   comparison.failed_requests = trace.failed_requests;
   double done = 0;
-  for (const Policy::Heap heap : kHeaps) {
-    PolicyFigures Comparison::*const figures[] = {&Comparison::native, &Comparison::expandable, &Comparison::pages};
-    comparison.*figures[index_of(heap)] = timed_figures_of(trace, heap, device_bytes);
+  for (const Heap heap : kHeaps) {
+    comparison.figures[index_of(heap)] = timed_figures_of(trace, heap, device_bytes);
     progress(++done / static_cast<double>(kHeapCount));
   }
   return comparison;
@@ -134,12 +132,16 @@ Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const 
 
 std::string conclusion(const std::vector<Comparison>& comparisons) {
   const Comparison sum = sum_of(comparisons);
+  const PolicyFigures& pages = sum.of(Heap::pages);
+  const auto difference_to = [&](Heap heap, std::string_view what) {
+    return difference(pages.peak_held_bytes, sum.of(heap).peak_held_bytes, what);
+  };
   const std::string where =
       comparisons.size() == 1 ? "On this trace" : fmt::format("On these {} traces together", comparisons.size());
   return fmt::format("{} the page heap holds {} and {}, at {:.0f} ns of host time per event instead of {:.0f} ns.",
-                     where, difference(sum.pages.peak_held_bytes, sum.native.peak_held_bytes, "PyTorch's policy"),
-                     difference(sum.pages.peak_held_bytes, sum.expandable.peak_held_bytes, "expandable segments"),
-                     sum.pages.ns_per_event, sum.native.ns_per_event);
+                     where, difference_to(Heap::segments, "PyTorch's policy"),
+                     difference_to(Heap::expandable_segments, "expandable segments"), pages.ns_per_event,
+                     sum.of(Heap::segments).ns_per_event);
 }
 
 Section report_of(const Comparison& comparison) {
@@ -147,15 +149,15 @@ Section report_of(const Comparison& comparison) {
   Section section;
   section.add_value("trace", comparison.trace).add_value("events", comparison.events);
   section.add_value("peak_requested_bytes", requested).add_value("failed_requests", comparison.failed_requests);
-  section.add(policy_section("pytorch", comparison.native, requested));
-  section.add(policy_section("pytorch_expandable_segments", comparison.expandable, requested));
-  return section.add(policy_section("page_heap", comparison.pages, requested));
+  section.add(policy_section("pytorch", comparison.of(Heap::segments), requested));
+  section.add(policy_section("pytorch_expandable_segments", comparison.of(Heap::expandable_segments), requested));
+  return section.add(policy_section("page_heap", comparison.of(Heap::pages), requested));
 }
 
 Section report_of(const std::vector<Comparison>& comparisons) {
   Section section;
-  section.add(comparison_table(comparisons)).add(Note{.text = "", .is_wrapped = false});
-  section.add(Note{.text = std::string(kLegend)}).add(Note{.text = "", .is_wrapped = false});
+  section.add(comparison_table(comparisons)).add_gap();
+  section.add(Note{.text = std::string(kLegend)}).add_gap();
   for (const Comparison& one : comparisons) {
     if (std::string failures = failures_text_of(one); !failures.empty())
       section.add(Note{.text = std::move(failures), .is_wrapped = false});

@@ -1,6 +1,7 @@
 // One trace under three policies: PyTorch's, PyTorch's with expandable segments, and cachalot's page heap.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -15,11 +16,11 @@ namespace cachalot::tools {
 struct Comparison {
   std::string trace;  // its path
   std::size_t events = 0;
-  std::size_t peak_requested_bytes = 0;  // the most that lives at once, with the requests that failed
-  std::size_t failed_requests = 0;       // Trace::failed_requests
-  PolicyFigures native;                  // cachalot's heap:segments, which takes PyTorch's decisions exactly
-  PolicyFigures expandable;              // the model in expandable_segments.h
-  PolicyFigures pages;                   // cachalot's heap:pages
+  std::size_t peak_requested_bytes = 0;             // the most that lives at once, with the requests that failed
+  std::size_t failed_requests = 0;                  // Trace::failed_requests
+  std::array<PolicyFigures, kHeapCount> figures{};  // by heap
+
+  const PolicyFigures& of(Policy::Heap heap) const { return figures[index_of(heap)]; }
 };
 
 // Returns what the policies do on a device of this size. `progress` is called now and then with the part done, 0 to 1.

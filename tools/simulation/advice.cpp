@@ -421,7 +421,6 @@ void add_answers(std::vector<Cell>& row, const PolicyAdvice& one, const Advice& 
 
 Table policies_table(const Advice& advice) {
   const PolicyAdvice& native = advice.native();
-  const auto hidden = [](const char* key) { return Column{.key = key, .title = "", .views = kJsonAlone}; };
   Table table{.key = "policies",
               .title = fmt::format("Policies for {}", advice.file),
               .note = fmt::format("Replayed on {}; the best first.", format_bytes(advice.on.memory_bytes)),
@@ -432,13 +431,13 @@ Table policies_table(const Advice& advice) {
                           {.title = "driver ms", .unit = Unit::number, .width = 9, .views = kForPeople},
                           {.key = "host_time", .title = "host", .unit = Unit::number, .width = 5},
                           {.key = "policy", .title = "policy", .views = kNotInText},
-                          hidden("driver_us"),
-                          hidden("smallest_gpu"),
-                          hidden("smallest_gpu_bytes"),
-                          hidden("smallest_gpu_unsure"),
-                          hidden("gpus"),
-                          hidden("ns_per_event"),
-                          hidden("line")},
+                          hidden_column("driver_us"),
+                          hidden_column("smallest_gpu"),
+                          hidden_column("smallest_gpu_bytes"),
+                          hidden_column("smallest_gpu_unsure"),
+                          hidden_column("gpus"),
+                          hidden_column("ns_per_event"),
+                          hidden_column("line")},
               .indent = 0};
   if (has_columns(advice)) {
     for (const std::string& gpu : advice.gpus) table.columns.push_back({.title = " " + gpu, .views = kForPeople});
@@ -583,7 +582,7 @@ Section report_of(const Advice& advice) {
     section.add(Note{.text = fmt::format("  {} of {} settings were played; the others do the same as one of these",
                                          advice.replays, advice.settings),
                      .is_wrapped = false});
-  section.add(policies_table(advice)).add(Note{.text = "", .is_wrapped = false});
+  section.add(policies_table(advice)).add_gap();
   section.add(Note{.text = std::string(kAdviceLegend)});
   if (std::string exactness = exactness_text(advice); !exactness.empty())
     section.add(Note{.text = std::move(exactness)});
@@ -601,7 +600,7 @@ Section report_of(const Advice& advice) {
 Section fleet_report(std::vector<Advice> advices) {
   std::ranges::stable_sort(advices, comes_before);
   Section section;
-  section.add(fleet_table(advices)).add(Note{.text = "", .is_wrapped = false});
+  section.add(fleet_table(advices)).add_gap();
   return section.add(Note{.text = fleet_sentence(advices), .is_bold = true});
 }
 
