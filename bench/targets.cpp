@@ -94,7 +94,7 @@ class PairOnStream {
 // Measures the cost of a stream that may be destroyed, beside that of asking the device for its identity.
 void measure_mortal_streams(Table& table) {
   const auto device = std::make_shared<SimulatedDevice>();
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   PairOnStream immortal(device, stream, true);
   PairOnStream mortal(device, stream, false);
   struct {

@@ -122,8 +122,8 @@ TEST(CachingDeviceAllocator, CachesWhatIsFreedUpToItsLimit) {
 TEST(CachingDeviceAllocator, GivesABlockToItsStreamAtOnceAndToOthersWhenItsWorkIsDone) {
   CacheWorld world;
   SimulatedDevice& device = *world.memory.device[0];
-  const Stream first = device.stream();
-  const Stream second = device.stream();
+  const Stream first = device.new_stream();
+  const Stream second = device.new_stream();
   void* block = nullptr;
   void* other = nullptr;
   ASSERT_EQ(world.cache.DeviceAllocate(0, &block, 100, first), cudaSuccess);
@@ -146,8 +146,8 @@ TEST(CachingDeviceAllocator, GivesABlockToItsStreamAtOnceAndToOthersWhenItsWorkI
 TEST(CachingDeviceAllocator, TellsTheHeapWhichStreamsUseABlock) {
   CacheWorld world;
   SimulatedDevice& device = *world.memory.device[0];
-  const Stream first = device.stream();
-  const Stream second = device.stream();
+  const Stream first = device.new_stream();
+  const Stream second = device.new_stream();
   void* block = nullptr;
   ASSERT_EQ(world.cache.DeviceAllocate(0, &block, 100, first), cudaSuccess);
   ASSERT_EQ(world.cache.DeviceFree(0, block), cudaSuccess);
@@ -218,7 +218,7 @@ TEST(CachingDeviceAllocator, ServesThreadsAtOnce) {
   CacheWorld world;
   std::atomic<int> failures{0};
   const auto work = [&](unsigned int seed) {
-    const Stream stream = world.memory.device[0]->stream();
+    const Stream stream = world.memory.device[0]->new_stream();
     std::mt19937 random(seed);
     std::vector<void*> blocks;
     for (int step = 0; step < 2000; ++step) {

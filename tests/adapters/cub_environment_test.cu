@@ -24,8 +24,8 @@ struct Simulated {
 
 TEST(CubMemory, FollowsTheStreamsOfItsCalls) {
   Simulated world;
-  const Stream first = world.device->stream();
-  const Stream second = world.device->stream();
+  const Stream first = world.device->new_stream();
+  const Stream second = world.device->new_stream();
   CubMemory memory(world.allocator, 0);
   void* const block = memory.allocate(cuda::stream_ref{first}, 1000, 512);
   world.device->launch(second, 1'000'000);
@@ -39,7 +39,7 @@ TEST(CubMemory, FollowsTheStreamsOfItsCalls) {
 TEST(CubEnvironment, RefusesAStreamOfAnotherDevice) {
   Simulated world;
   Simulated elsewhere;
-  EXPECT_THROW(CubEnvironment(world.allocator, elsewhere.device->stream()), InvalidArgument);
+  EXPECT_THROW(CubEnvironment(world.allocator, elsewhere.device->new_stream()), InvalidArgument);
   EXPECT_THROW(CubEnvironment(world.allocator, nullptr, 1), InvalidArgument);
 }
 

@@ -73,7 +73,7 @@ TEST_F(NvtxTest, SegmentsAreHeapsAndAllocationsAreNamedRegions) {
 TEST_F(NvtxTest, ARegionEndsWhenOtherStreamsAreDoneWithIt) {
   World world;
   const Nvtx nvtx(world.allocator, {.ranges = false});
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* const memory = world.allocate(1000);
   take_heard();
   world.launch(other);

@@ -26,7 +26,7 @@ struct TensorRtWorld {
 
 TEST(TensorRt, AllocatesForItsStreamAndFreesInItsOrder) {
   TensorRtWorld trt;
-  const Stream stream = trt.world.device->stream();
+  const Stream stream = trt.world.device->new_stream();
   void* const block = trt.memory.allocateAsync(1000, 256, 0, stream);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(address(block) % 256, 0u);
@@ -40,8 +40,8 @@ TEST(TensorRt, AllocatesForItsStreamAndFreesInItsOrder) {
 // "It is critical that it not actually free the memory until the current stream position is reached."
 TEST(TensorRt, DoesNotReuseMemoryBeforeTheStreamOfTheFreeComesThere) {
   TensorRtWorld trt;
-  const Stream first = trt.world.device->stream();
-  const Stream second = trt.world.device->stream();
+  const Stream first = trt.world.device->new_stream();
+  const Stream second = trt.world.device->new_stream();
   void* const block = trt.memory.allocateAsync(1000, 0, 0, first);
   trt.world.launch(second);
   EXPECT_TRUE(trt.memory.deallocateAsync(block, second));
@@ -113,7 +113,7 @@ TEST(TensorRt, ServesThreadsAtOnce) {
   TensorRtWorld trt(8 * kGiB);
   std::atomic<int> failures{0};
   const auto infer = [&](unsigned int seed) {
-    const Stream stream = trt.world.device->stream();
+    const Stream stream = trt.world.device->new_stream();
     std::mt19937 random(seed);
     std::vector<void*> layers;
     for (int step = 0; step < 2000; ++step) {

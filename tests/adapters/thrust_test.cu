@@ -28,7 +28,7 @@ struct Simulated {
 
 TEST(ThrustAllocator, AllocatesElementsForItsStream) {
   Simulated world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   Ints ints(world.allocator, stream);
   const auto memory = ints.allocate(100);
   EXPECT_EQ(world.allocator.requested_size(memory.get()), 400u);
@@ -44,7 +44,7 @@ TEST(ThrustAllocator, IsEqualToCopiesForOtherTypes) {
   const Ints ints(world.allocator);
   const ThrustAllocator<char> chars = ints;
   EXPECT_TRUE(chars == ints);
-  EXPECT_TRUE(ints != Ints(world.allocator, world.device->stream()));
+  EXPECT_TRUE(ints != Ints(world.allocator, world.device->new_stream()));
   EXPECT_TRUE(ints != Ints(elsewhere.allocator));
 }
 
@@ -55,8 +55,8 @@ TEST(ThrustAllocator, ThrowsWhatThrustExpectsAndRefusesBadInput) {
   EXPECT_THROW(doubles.allocate(std::numeric_limits<std::size_t>::max()), InvalidArgument);
   EXPECT_THROW(doubles.allocate(std::size_t{1} << 50), std::bad_alloc);
   EXPECT_THROW(Ints(world.allocator, nullptr, 1), InvalidArgument);
-  EXPECT_THROW(Ints(world.allocator, elsewhere.device->stream()), InvalidArgument);
-  EXPECT_THROW(thrust_policy_nosync(world.allocator, elsewhere.device->stream()), InvalidArgument);
+  EXPECT_THROW(Ints(world.allocator, elsewhere.device->new_stream()), InvalidArgument);
+  EXPECT_THROW(thrust_policy_nosync(world.allocator, elsewhere.device->new_stream()), InvalidArgument);
   EXPECT_EQ(world.allocator.memory_allocated(), 0u);
 }
 

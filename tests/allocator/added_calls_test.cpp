@@ -40,7 +40,7 @@ TEST(ARefusal, GivesNothingBackAndTellsItsObservers) {
 
 TEST(ARefusal, LeavesTheCacheOfOtherStreams) {
   World world(60 * kMiB, "throw_on_cudamalloc_oom:True");
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   world.allocator.deallocate(world.allocate(40 * kMiB));
   EXPECT_THROW(world.allocate(40 * kMiB, other), OutOfMemory);
   EXPECT_EQ(world.reserved(), 40 * kMiB);
@@ -82,7 +82,7 @@ TEST(AnAllocationAtAnAddress, IsRefusedWhereTheMemoryIsNotFree) {
   refused(2 * kMiB, live + 19 * kMiB);  // too little is left of the segment
   refused(512, live + 1);
   refused(kMiB, live + 8 * kMiB);  // a small request has another pool
-  refused(2 * kMiB, live + 8 * kMiB, world.device->stream());
+  refused(2 * kMiB, live + 8 * kMiB, world.device->new_stream());
   refused(2 * kMiB, nullptr);
   EXPECT_EQ(world.allocated(), 6 * kMiB);
   EXPECT_EQ(world.allocator.allocate_at(2 * kMiB, 0, nullptr, live + 8 * kMiB), live + 8 * kMiB);

@@ -63,8 +63,9 @@ TEST(APointerThatIsNotOurs, IsRefusedByName) {
     EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.deallocate(each); }), hex(each));
     EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.deallocate(each, 5000, 0, nullptr); }),
                     hex(each));
-    EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.record_stream(each, world.device->stream()); }),
-                    hex(each));
+    EXPECT_CONTAINS(
+        refused_without_trace(world, [&] { world.allocator.record_stream(each, world.device->new_stream()); }),
+        hex(each));
     EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.base_allocation(each); }), hex(each));
     EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.requested_size(each); }), hex(each));
     EXPECT_EQ(world.allocator.device_of(each), -1);
@@ -78,13 +79,13 @@ TEST(ADoubleFree, IsRefused) {
   world.allocate(5000);
   world.allocator.deallocate(ptr);
   EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.deallocate(ptr); }), hex(ptr));
-  EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.record_stream(ptr, world.device->stream()); }),
+  EXPECT_CONTAINS(refused_without_trace(world, [&] { world.allocator.record_stream(ptr, world.device->new_stream()); }),
                   hex(ptr));
 }
 
 TEST(ADoubleFree, IsRefusedWhileTheFirstWaitsForAStream) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(5000);
   world.allocator.record_stream(ptr, other);
   world.launch(other);
@@ -284,7 +285,7 @@ TEST(ADeviceError, OnTheRetryIsNotOutOfMemoryEither) {
 
 TEST(ADeviceError, AtAFreeLeavesTheAllocationLive) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(1000);
   world.allocator.record_stream(ptr, other);
   world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = kIllegalAddress}});
@@ -298,7 +299,7 @@ TEST(ADeviceError, AtAFreeLeavesTheAllocationLive) {
 TEST(ADeviceError, AtTheSecondOfTwoEventsLeavesTheAllocationLive) {
   World world;
   void* ptr = world.allocate(1000);
-  for (int i = 0; i < 2; ++i) world.allocator.record_stream(ptr, world.device->stream());
+  for (int i = 0; i < 2; ++i) world.allocator.record_stream(ptr, world.device->new_stream());
   world.device->set_faults(
       {{.call = DeviceCall::event_record, .nth = 2, .out_of_memory = false, .code = kIllegalAddress}});
   refused_without_trace<CudaError>(world, [&] { world.allocator.deallocate(ptr); });
@@ -346,7 +347,8 @@ TEST(TheAllocatorsEnd, DoesNotThrowOverAFailingDevice) {
 // One of everything that calls the device: growing, events, reclaiming, waiting, giving back, running out.
 class Scenario {
  public:
-  explicit Scenario(World& world) : world_(world), other_(world.device->stream()), third_(world.device->stream()) {}
+  explicit Scenario(World& world)
+      : world_(world), other_(world.device->new_stream()), third_(world.device->new_stream()) {}
 
   // Every step may fail: by the device's fault, which must be of this kind, or, after an earlier fault has changed the
   // held memory, because there is no memory left. Allocated memory stays in `live`.

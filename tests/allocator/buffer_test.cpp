@@ -89,7 +89,7 @@ TEST(Buffer, AMoveAndAReleaseLeaveItEmpty) {
 
 TEST(Buffer, FollowsItsStream) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   Buffer<int> buffer(world.allocator, 5);
   buffer.set_stream(stream);
   EXPECT_EQ(buffer.stream(), stream);
@@ -99,7 +99,7 @@ TEST(Buffer, FollowsItsStream) {
 
 TEST(Scalar, HoldsAValue) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   Scalar<std::int64_t> total(world.allocator, 42, stream);
   EXPECT_EQ(total.value(), 42);
   total.set_value(-1);
@@ -113,7 +113,7 @@ TEST(Scalar, HoldsAValue) {
 
 TEST(Scalar, WaitsForItsStreamAndDoesNotForPinnedValues) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   Scalar<int> scalar(world.allocator, stream);
   int* const pinned = static_cast<int*>(world.device->host_malloc(sizeof(int)));
   *pinned = 5;

@@ -79,7 +79,7 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
 
   SimulatedDevice device{quick(GetParam())};
   AskedDevice asked_device{std::shared_ptr<Device>(std::shared_ptr<void>(), &device)};
-  Stream a = device.stream(), b = device.stream();
+  Stream a = device.new_stream(), b = device.new_stream();
   Mutex mutex;
   std::deque<Block> blocks;
   Vector<Block*> done;
@@ -198,13 +198,13 @@ TEST_P(DeferredFreesTest, AFailedSynchronizationLosesNothing) {
 
 TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
   for (int round = 0; round < 1000; ++round) {
-    free_in_use({device.stream()});  // a stream of its own each time
+    free_in_use({device.new_stream()});  // a stream of its own each time
     EXPECT_EQ(reclaim(), 1u);
   }
   EXPECT_EQ(device.count(DeviceCall::event_create), 1u);
   const std::size_t bytes = metadata_bytes();
   for (int round = 0; round < 1000; ++round) {
-    free_in_use({device.stream()});
+    free_in_use({device.new_stream()});
     reclaim();
   }
   EXPECT_EQ(metadata_bytes(), bytes);
@@ -213,7 +213,7 @@ TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
 TEST_P(DeferredFreesTest, AQueueIsNotTakenOverWhileItsOnlyEventIsBeingAsked) {
   std::vector<Stream> streams(32);  // from this number of queues on, unused ones are taken over
   for (Stream& stream : streams) {
-    stream = device.stream();
+    stream = device.new_stream();
     free_in_use({stream});
   }
   EXPECT_EQ(reclaim(), streams.size());

@@ -160,7 +160,7 @@ TEST(DeviceBuffer, RefusesCopiesBeyondItsEnd) {
 
 TEST(DeviceBuffer, ABlockingCopyWaitsForTheStreamAndAnAsynchronousOneOfPinnedMemoryDoesNot) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   DeviceBuffer buffer(world.allocator, 100, stream);
   void* const pinned = world.device->host_malloc(100);
   world.launch(stream, 1000);
@@ -175,7 +175,7 @@ TEST(DeviceBuffer, ABlockingCopyWaitsForTheStreamAndAnAsynchronousOneOfPinnedMem
 
 TEST(DeviceBuffer, IsFreedInTheOrderOfItsStream) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   std::optional<DeviceBuffer> buffer(std::in_place, world.allocator, 100, stream);
   void* const memory = buffer->data();
   world.launch(stream);
@@ -186,8 +186,8 @@ TEST(DeviceBuffer, IsFreedInTheOrderOfItsStream) {
 
 TEST(DeviceBuffer, AChangeOfStreamOrdersTheNewStreamBehindTheOld) {
   World world;
-  const Stream old = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream old = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   std::optional<DeviceBuffer> buffer(std::in_place, world.allocator, 100, old);
   world.launch(old, 1000);
   buffer->set_stream(other);
@@ -205,7 +205,7 @@ TEST(DeviceBuffer, AChangeOfStreamOrdersTheNewStreamBehindTheOld) {
 
 TEST(DeviceBuffer, AChangeToTheSameStreamAndOfAnEmptyBufferMakesNoCall) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   DeviceBuffer buffer(world.allocator, 0, stream);
   buffer.set_stream(stream);
   buffer.set_stream(nullptr);
@@ -215,10 +215,10 @@ TEST(DeviceBuffer, AChangeToTheSameStreamAndOfAnEmptyBufferMakesNoCall) {
 
 TEST(DeviceBuffer, RefusesAStreamOfAnotherDevice) {
   TwoDevices world;
-  const Stream foreign = world.device[1]->stream();
+  const Stream foreign = world.device[1]->new_stream();
   EXPECT_CONTAINS(refusal([&] { DeviceBuffer(world.allocator, 100, foreign, 0); }),
                   "is a stream of another device: work on memory of device 0 needs a stream of device 0");
-  DeviceBuffer buffer(world.allocator, 100, world.device[0]->stream(), 0);
+  DeviceBuffer buffer(world.allocator, 100, world.device[0]->new_stream(), 0);
   const Stream before = buffer.stream();
   EXPECT_CONTAINS(refusal([&] { buffer.set_stream(foreign); }), "is a stream of another device");
   EXPECT_EQ(buffer.stream(), before);
@@ -250,8 +250,8 @@ TEST(DeviceBuffer, IsAsBeforeWhenACopyFails) {
 // The n-th call of the device fails, for n = 1, 2, ...: after each failure the buffer has its size and its content.
 TEST(DeviceBuffer, IsAsBeforeWhicheverCallFails) {
   World world;
-  const Stream first = world.device->stream();
-  const Stream second = world.device->stream();
+  const Stream first = world.device->new_stream();
+  const Stream second = world.device->new_stream();
   bool has_failed = true;
   for (std::uint64_t nth = 1; has_failed && nth < 100; ++nth) {
     SCOPED_TRACE("call " + std::to_string(nth));
@@ -307,7 +307,7 @@ TEST(DeviceBufferDeathTest, MayBeDestroyedAfterItsAllocatorAtTheExitOfTheProcess
 
 TEST(DeviceBuffer, CopiesDuringACaptureArePartOfTheGraph) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   DeviceBuffer from(world.allocator, 3, stream);
   DeviceBuffer to(world.allocator, 3, stream);
   from.copy_from_host("abc", 3);

@@ -28,7 +28,7 @@ class HeapAsync : public ::testing::Test {
 };
 
 TEST_F(HeapAsync, SegmentsComeFromThePoolAndGoBackWithoutAWaitForTheDevice) {
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   void* const ptr = allocator.allocate(30 * kMegabyte, 0, stream);
   EXPECT_EQ(count(DeviceCall::malloc_async), 1u);
   EXPECT_EQ(count(DeviceCall::malloc), 0u);
@@ -83,7 +83,7 @@ TEST_F(HeapAsync, APoolWithoutMemoryIsAskedAgainOnceTheCacheIsEmpty) {
 }
 
 TEST_F(HeapAsync, AStreamThatCapturesTakesMemoryOfMalloc) {
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   device->begin_capture(stream);
   void* const ptr = allocator.allocate(kMegabyte, 0, stream);
   EXPECT_EQ(count(DeviceCall::malloc), 1u);
@@ -96,7 +96,7 @@ TEST_F(HeapAsync, AStreamThatCapturesTakesMemoryOfMalloc) {
 }
 
 TEST_F(HeapAsync, ASegmentOfADestroyedStreamGoesBackBehindAllWork) {
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   void* const ptr = allocator.allocate(kMegabyte, 0, stream);
   allocator.deallocate(ptr);
   device->stream_destroy(stream);

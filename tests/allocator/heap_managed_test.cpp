@@ -165,7 +165,7 @@ TEST_F(HeapManaged, PrivatePoolsCannotSleep) {
 }
 
 TEST_F(HeapManaged, AStreamThatCapturesTakesManagedMemoryAndGivesNothingBack) {
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   allocator.deallocate(world.allocate(200 * kMiB));
   void* ptr = nullptr;
   {

@@ -83,8 +83,8 @@ class Interleavings : public testing::Test {
     std::shared_ptr<SimulatedDevice> device = std::make_shared<SimulatedDevice>(checked());
     std::shared_ptr<MeddlingDevice> meddling = std::make_shared<MeddlingDevice>(device);
     CachingAllocator allocator;
-    const Stream other = device->stream();
-    const Stream third = device->stream();
+    const Stream other = device->new_stream();
+    const Stream third = device->new_stream();
     std::vector<void*> ours;      // of the thread that plays the scenario
     std::vector<void*> theirs;    // of the one that meddles
     std::vector<void*> on_other;  // of that stream; no allocation follows there

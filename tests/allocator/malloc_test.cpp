@@ -137,7 +137,7 @@ TEST(BestFit, DistinguishesSizesThatDifferByOneUnit) {
 
 TEST(AFreeBlock, ServesOnlyTheStreamOfItsSegment) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.deallocate(ptr);
   void* elsewhere = world.allocate(4096, other);
@@ -657,7 +657,7 @@ TEST(TheAllocatorsEnd, GivesEverythingBackToTheDevices) {
     CachingAllocator allocator({two.device[0], two.device[1]});
     allocator.allocate(1000, 0);
     allocator.deallocate(allocator.allocate(30 * kMiB, 1));
-    const Stream other = two.device[0]->stream();
+    const Stream other = two.device[0]->new_stream();
     void* waiting = allocator.allocate(5 * kMiB, 0);
     allocator.record_stream(waiting, other);
     two.device[0]->launch(other, 1000);

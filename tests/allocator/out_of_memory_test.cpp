@@ -50,7 +50,7 @@ TEST(WhenTheLimitIsReached, TheCacheIsGivenBackAsWell) {
 
 TEST(WhenTheDeviceIsFull, PendingFreesAreWaitedFor) {
   World world(60 * kMiB);
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(40 * kMiB);
   world.allocator.record_stream(ptr, other);
   world.launch(other, 777);
@@ -66,8 +66,8 @@ TEST(WhenTheDeviceIsFull, TheFreeThatCompletesFirstIsWaitedForAlone) {
   for (const char* options : {"heap:segments", "heap:pages,immortal_streams:True"}) {
     SCOPED_TRACE(options);
     World world(100 * kMiB, options);
-    const Stream slow = world.device->stream();
-    const Stream fast = world.device->stream();
+    const Stream slow = world.device->new_stream();
+    const Stream fast = world.device->new_stream();
     for (const Stream user : {slow, fast}) {
       void* ptr = world.allocate(40 * kMiB);
       world.allocator.record_stream(ptr, user);
@@ -85,8 +85,8 @@ TEST(WhenTheDeviceIsFull, TheFreeThatCompletesFirstIsWaitedForAlone) {
 
 TEST(WhenTheDeviceIsFull, TheStreamThatFinishesFirstIsWaitedForAlone) {
   World world(100 * kMiB, "heap:pages,immortal_streams:True");
-  const Stream slow = world.device->stream();
-  const Stream fast = world.device->stream();
+  const Stream slow = world.device->new_stream();
+  const Stream fast = world.device->new_stream();
   for (const Stream user : {slow, fast}) {
     void* ptr = world.allocate(40 * kMiB, user);
     world.launch(user, user == slow ? 5000 : 300);
@@ -105,7 +105,7 @@ TEST(AWaitThatIsForbidden, IsNotMade) {
                               "heap:pages,immortal_streams:True,oom_wait:never"}) {
     SCOPED_TRACE(options);
     World world(100 * kMiB, options);
-    const Stream other = world.device->stream();
+    const Stream other = world.device->new_stream();
     void* idle = world.allocate(40 * kMiB, other);
     void* waiting = world.allocate(40 * kMiB);
     world.allocator.record_stream(waiting, other);
@@ -125,7 +125,7 @@ TEST(AWaitThatIsForbidden, IsNotMade) {
 
 TEST(AWaitForEvents, MayServeWhatAWaitForTheDeviceWould) {
   World world(100 * kMiB, "heap:pages,immortal_streams:True,oom_wait:events");
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* idle = world.allocate(40 * kMiB, other);
   void* waiting = world.allocate(40 * kMiB);
   world.allocator.record_stream(waiting, other);
@@ -139,8 +139,8 @@ TEST(AWaitForEvents, MayServeWhatAWaitForTheDeviceWould) {
 TEST(AHundredRecordedTensors, NeverRunOutOfMemory) {
   // The steps are those of PyTorch's test_caching_allocator_record_stream_oom.
   World world(2 * kGiB);
-  const Stream other = world.device->stream();
-  const Stream main = world.device->stream();
+  const Stream other = world.device->new_stream();
+  const Stream main = world.device->new_stream();
   world.allocate(160 * kMiB, other);
   for (int i = 0; i < 100; ++i) {
     void* ptr = world.allocate(160 * kMiB, main);
@@ -190,7 +190,7 @@ TEST(WithMaxSplitSize, ASmallerRequestGivesBackAnOversizeBlock) {
 
 TEST(WithMaxSplitSize, OversizeBlocksOfOtherStreamsGoOnlyInTheLastStep) {
   World world(64 * kMiB, "max_split_size_mb:20");
-  world.allocator.deallocate(world.allocate(40 * kMiB, world.device->stream()));
+  world.allocator.deallocate(world.allocate(40 * kMiB, world.device->new_stream()));
   world.allocate(30 * kMiB);
   const DeviceStats stats = world.allocator.memory_stats();
   EXPECT_EQ(stats.num_alloc_retries, 1);
@@ -253,14 +253,14 @@ TEST(GarbageCollection, NeverCutsAPassShort) {
 TEST(GarbageCollection, DoesNothingBelowTheThreshold) {
   GarbageWorld world;
   world.allocator.deallocate(world.allocate(50 * kMiB));
-  world.allocator.deallocate(world.allocate(49 * kMiB, world.device->stream()));  // 50 held before: not above it
+  world.allocator.deallocate(world.allocate(49 * kMiB, world.device->new_stream()));  // 50 held before: not above it
   EXPECT_EQ(world.allocator.memory_stats().num_device_free, 0);
 }
 
 TEST(GarbageCollection, NeedsAMemoryFraction) {
   World world(200 * kMiB, "garbage_collection_threshold:0.5");
   world.allocator.deallocate(world.allocate(120 * kMiB));
-  world.allocator.deallocate(world.allocate(20 * kMiB, world.device->stream()));
+  world.allocator.deallocate(world.allocate(20 * kMiB, world.device->new_stream()));
   EXPECT_EQ(world.allocator.memory_stats().num_device_free, 0);
 }
 
@@ -270,13 +270,13 @@ TEST(GarbageCollection, LeavesSplitAndSmallSegmentsAlone) {
   world.allocator.deallocate(world.allocate(1000));
   void* whole = world.allocate(40 * kMiB);
   world.allocator.deallocate(whole);
-  world.allocate(30 * kMiB, world.device->stream());
+  world.allocate(30 * kMiB, world.device->new_stream());
   EXPECT_EQ(picture(world.allocator), "live 2097152 | free 18874368\nfree 2097152\nlive 31457280\n");
 }
 
 TEST(GarbageCollection, DoesNotWaitForEvents) {
   GarbageWorld world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(60 * kMiB);
   world.allocator.record_stream(ptr, other);
   world.launch(other, 1000);
@@ -288,7 +288,7 @@ TEST(GarbageCollection, DoesNotWaitForEvents) {
 
 TEST(GarbageCollection, ReachesOtherStreamsBlocks) {
   GarbageWorld world;
-  world.allocator.deallocate(world.allocate(60 * kMiB, world.device->stream()));
+  world.allocator.deallocate(world.allocate(60 * kMiB, world.device->new_stream()));
   world.allocate(20 * kMiB);
   EXPECT_EQ(world.reserved(), 20 * kMiB);
 }
@@ -392,7 +392,7 @@ TEST(AnObserver, IsToldWhichStreamAndPoolRanOut) {
   world.allocator.add_out_of_memory_observer([&](const OutOfMemoryReport& report) { reports.push_back(report); });
   world.allocator.begin_allocate_to_pool(
       0, pool, [](Stream) { return true; }, RedirectFor::capture);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   EXPECT_THROW(world.allocate(50 * kMiB, stream), OutOfMemory);
   world.allocator.end_allocate_to_pool(0, pool);
   world.allocator.release_pool(0, pool);
@@ -448,8 +448,8 @@ TEST(TheMessage, SaysWhatTheUserNeedsNext) {
 
 TEST(TheMessage, NamesBytesThatWaitForOtherStreams) {
   World world(60 * kMiB);
-  const Stream captured = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream captured = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* waiting = world.allocate(7 * kMiB);
   world.allocate(2 * kMiB);
   world.allocator.record_stream(waiting, other);
@@ -483,7 +483,7 @@ TEST(TheMessage, NamesNoAmountOfZero) {
 
 TEST(TheMessage, SaysThatFreeBlocksAreOtherStreams) {
   World world(40 * kMiB);
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   world.allocate(2 * kMiB, other);  // 18 MiB stay free, for the other stream
   const std::string message = out_of_memory([&] { world.allocate(30 * kMiB); });
   EXPECT_CONTAINS(message, "18.00 MiB is reserved but unallocated. This stream could use no free block");
@@ -527,7 +527,7 @@ TEST(ADeviceSmallerThanASegment, IsOutOfMemoryAndNothingElse) {
 TEST(DuringACapture, TheCacheIsNotGivenBack) {
   World world(60 * kMiB);
   world.allocator.deallocate(world.allocate(40 * kMiB));
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   {
     const Capture capture(world, captured, {1, 0});
     EXPECT_THROW(world.allocate(30 * kMiB, captured), OutOfMemory);
@@ -541,7 +541,7 @@ TEST(DuringACapture, TheCacheIsNotGivenBack) {
 TEST(DuringACapture, EmptyCacheDoesNothing) {
   World world;
   world.allocator.deallocate(world.allocate(40 * kMiB));
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   {
     const Capture capture(world, captured, {1, 0});
     world.allocator.empty_cache();
@@ -561,7 +561,7 @@ TEST(DuringACapture, EmptyCacheLeavesReleasedPoolsAlone) {
     world.allocator.deallocate(world.allocate(5 * kMiB));
   }
   {
-    const Capture capture(world, world.device->stream(), {1, 0});
+    const Capture capture(world, world.device->new_stream(), {1, 0});
     EXPECT_NO_THROW(world.allocator.empty_cache());
     EXPECT_NO_THROW(world.allocator.empty_cache(0, {0, 1}));
     EXPECT_EQ(world.reserved(), 20 * kMiB);
@@ -573,15 +573,15 @@ TEST(DuringACapture, EmptyCacheLeavesReleasedPoolsAlone) {
 TEST(DuringACapture, GarbageIsNotCollected) {
   GarbageWorld world;
   world.allocator.deallocate(world.allocate(60 * kMiB));
-  const Capture capture(world, world.device->stream(), {1, 0});
-  EXPECT_NO_THROW(world.allocate(20 * kMiB, world.device->stream()));
+  const Capture capture(world, world.device->new_stream(), {1, 0});
+  EXPECT_NO_THROW(world.allocate(20 * kMiB, world.device->new_stream()));
   EXPECT_EQ(world.count(DeviceCall::free), 0u);
 }
 
 TEST(DuringACapture, OversizeBlocksAreNotGivenBack) {
   World world(64 * kMiB, "max_split_size_mb:20");
   world.allocator.deallocate(world.allocate(50 * kMiB));
-  const Capture capture(world, world.device->stream(), {1, 0});
+  const Capture capture(world, world.device->new_stream(), {1, 0});
   EXPECT_THROW(world.allocate(3 * kMiB), OutOfMemory);  // in PyTorch: a CUDA error
   EXPECT_EQ(world.count(DeviceCall::free), 0u);
 }

@@ -60,7 +60,7 @@ TEST(PinnedHost, IsPinnedOnceAndUsedAgain) {
 
 TEST(PinnedHost, IsNotHandedOutWhileAStreamCopies) {
   HostWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const buffer = world.copied_on(stream);
   world.host.deallocate(buffer);
   void* const other = world.host.allocate(HostWorld::kBytes);
@@ -82,8 +82,8 @@ TEST(PinnedHost, WaitsForTheLegacyDefaultStreamToo) {
 
 TEST(PinnedHost, WaitsForEachOfSeveralStreams) {
   HostWorld world;
-  const Stream shorter = world.device->stream();
-  const Stream longer = world.device->stream();
+  const Stream shorter = world.device->new_stream();
+  const Stream longer = world.device->new_stream();
   void* const buffer = world.copied_on(shorter);
   world.device->launch(longer, 5'000'000);
   world.host.record_stream(buffer, longer);
@@ -96,7 +96,7 @@ TEST(PinnedHost, WaitsForEachOfSeveralStreams) {
 
 TEST(PinnedHost, CannotBeFreedWhileAStreamThatUsesItCaptures) {
   HostWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const buffer = world.copied_on(stream);
   world.device->begin_capture(stream);
   EXPECT_CONTAINS(refusal([&] { world.host.deallocate(buffer); }), "captures a graph");
@@ -109,8 +109,8 @@ TEST(PinnedHost, CannotBeFreedWhileAStreamThatUsesItCaptures) {
 
 TEST(PinnedHost, ServesWhileAStreamThatDoesNotUseItCaptures) {
   HostWorld world;
-  const Stream captures = world.device->stream();
-  world.host.deallocate(world.copied_on(world.device->stream()));
+  const Stream captures = world.device->new_stream();
+  world.host.deallocate(world.copied_on(world.device->new_stream()));
   world.device->begin_capture(captures);
   void* const buffer = world.host.allocate(HostWorld::kBytes);
   EXPECT_FALSE(world.device->is_capture_spoilt(captures));
@@ -207,7 +207,7 @@ TEST(PinnedHost, ServesThreadsAtOnce) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < 4; ++thread) {
       threads.emplace_back([&world, thread] {
-        const Stream stream = world.device->stream();
+        const Stream stream = world.device->new_stream();
         for (int i = 0; i < 500; ++i) {
           auto* const buffer = static_cast<int*>(world.host.allocate(1000));
           *buffer = thread;

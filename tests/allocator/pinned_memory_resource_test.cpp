@@ -38,7 +38,7 @@ TEST(PinnedMemoryResource, HoldsAContainersElements) {
 
 TEST(PinnedMemoryResource, AContainerMayGoWhileARecordedStreamUsesIt) {
   PmrWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   const void* memory = nullptr;
   {
     const std::pmr::vector<char> batch(5000, &world.pinned);

@@ -225,7 +225,7 @@ TEST_F(PlainMemory, OfATagThatIsFreeNeitherHasItsPagesNorKeepsItAwake) {
 }
 
 TEST_F(PlainMemory, BesideAnAllocationHasItsSizeStreamAndPool) {
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const other = world.allocate(kMiB);
   allocator.create_or_retain_pool(0, kPlainPool);
   void* ptr = nullptr;
@@ -254,7 +254,7 @@ TEST_F(PlainMemory, BesideAnAllocationHasItsSizeStreamAndPool) {
 }
 
 TEST_F(PlainMemory, BesideAnAllocationIsRecordedOnItsStreams) {
-  const Stream side = world.device->stream();
+  const Stream side = world.device->new_stream();
   void* const ptr = world.allocate(30 * kMiB);
   allocator.record_stream(ptr, side);
   void* const beside = allocator.allocate_plain_beside(ptr);

@@ -72,7 +72,7 @@ TEST(Redirection, OfAThreadLeavesOtherThreadsAlone) {
 
 TEST(Redirection, OfAStreamsCaptureLeavesOtherStreamsAlone) {
   World world;
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   const Capture capture(world, captured, kGraph);
   EXPECT_EQ(pool_of(world.allocator, world.allocate(1000, captured)), kGraph);
   EXPECT_EQ(pool_of(world.allocator, world.allocate(1000)), PoolId{});
@@ -90,7 +90,7 @@ TEST(Redirection, BegunLastIsAskedFirst) {
 
 TEST(Redirection, FallsThroughAFilterThatSaysNo) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   world.allocator.begin_allocate_to_pool(0, kPool, any_stream, RedirectFor::thread);
   world.allocator.begin_allocate_to_pool(
       0, kOther, [&](Stream asked) { return asked == stream; }, RedirectFor::thread);
@@ -221,8 +221,8 @@ TEST(EmptyCache, KeepsAPoolThatRequestsAreStillRedirectedInto) {
 
 TEST(EmptyCache, OfAReleasedPoolWaitsForItsPendingFreesAlone) {
   World world;
-  const Stream other = world.device->stream();
-  const Stream slow = world.device->stream();
+  const Stream other = world.device->new_stream();
+  const Stream slow = world.device->new_stream();
   void* elsewhere = world.allocate(1000);
   world.allocator.record_stream(elsewhere, slow);
   world.launch(slow, 1'000'000);
@@ -251,7 +251,7 @@ TEST(AGraphsPool, HoldsItsSegmentsUntilTheGraphAndItsResultsAreGone) {
        {Case{512, 1, 2 * kMiB, 2 * kMiB}, Case{kMiB, 2, 4 * kMiB, 2 * kMiB}, Case{kMiB + 512, 1, 20 * kMiB, 20 * kMiB},
         Case{10 * kMiB - 512, 2, 40 * kMiB, 20 * kMiB}, Case{10 * kMiB + 512, 3, 36 * kMiB, 12 * kMiB}}) {
     World world;
-    const Stream captured = world.device->stream();
+    const Stream captured = world.device->new_stream();
     void* result = nullptr;
     {
       const Capture capture(world, captured, kGraph);
@@ -283,7 +283,7 @@ TEST(AGraphsPool, HoldsItsSegmentsUntilTheGraphAndItsResultsAreGone) {
 TEST(TwoCaptures, MayShareAPool) {
   // The steps are those of PyTorch's test_graph_two_successive: the second graph reuses what the first has freed.
   World world;
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   {
     const Capture capture(world, captured, kGraph);
     world.allocator.deallocate(world.allocate(4096, captured));
@@ -340,7 +340,7 @@ TEST(AUseOnOomPool, GivesOnlyFreeBlocksOfTheRequestsStream) {
     const InPool in_pool(world.allocator, kPool);
     world.allocator.deallocate(world.allocate(30 * kMiB));
   }
-  EXPECT_THROW(world.allocate(20 * kMiB, world.device->stream()), OutOfMemory);
+  EXPECT_THROW(world.allocate(20 * kMiB, world.device->new_stream()), OutOfMemory);
   EXPECT_THROW(world.allocate(32 * kMiB), OutOfMemory);
   world.allocate(20 * kMiB);
 }
@@ -411,7 +411,7 @@ TEST(APoolWithAProvider, TakesItsSegmentsFromIt) {
   World world;
   const auto provider = std::make_shared<Provider>();
   world.allocator.create_or_retain_pool(0, kPool, provider);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* ptr = nullptr;
   {
     const InPool in_pool(world.allocator, kPool);
@@ -648,7 +648,7 @@ TEST_F(Checkpoints, BringBackTwoNeighboursInTheMiddle) {
 }
 
 TEST_F(Checkpoints, ReachSmallAndLargeSegmentsOfSeveralStreams) {
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   std::vector<void*> live = in_pool({kMiB, kMiB, 3 * kMiB, 12 * kMiB});
   {
     const InPool redirected(world.allocator, kGraph);
@@ -730,7 +730,7 @@ TEST_F(Checkpoints, LeaveOtherPoolsAlone) {
 TEST_F(Checkpoints, AreNotReturnedToWhileABlockIsUsedOnAnotherStream) {
   const PoolCheckpoint empty = world.allocator.checkpoint_pool(0, kGraph);
   const auto live = in_pool({4096});
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   world.allocator.record_stream(live[0], other);
   world.launch(other);
   EXPECT_CONTAINS(refusal([&] { world.allocator.restore_pool(0, empty); }), "Events should have synchronized");
@@ -744,7 +744,7 @@ TEST_F(Checkpoints, AreNotReturnedToWhileABlockIsUsedOnAnotherStream) {
 
 TEST_F(Checkpoints, AreNotTakenWhileAFreeIsPending) {
   const auto live = in_pool({512, 512});
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   world.allocator.record_stream(live[0], other);
   world.launch(other);
   world.allocator.deallocate(live[0]);

@@ -72,7 +72,7 @@ class SlowPath : public testing::TestWithParam<const char*> {
   std::shared_ptr<SimulatedDevice> simulated = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
   std::shared_ptr<GatedDevice> device = std::make_shared<GatedDevice>(simulated);
   CachingAllocator allocator{{device}, parse_options(GetParam())};
-  const Stream other = simulated->stream();
+  const Stream other = simulated->new_stream();
 
   // A thread that waits for a lock permanently would keep the program from ending.
   static void finish(std::future<void>& work) {

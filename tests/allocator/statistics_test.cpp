@@ -186,7 +186,7 @@ TEST(Resets, ReachOneDeviceOrAll) {
 
 TEST(ThePeakOfActive, IsItsOwnWhileFreesWait) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* waiting = world.allocate(3 * kMiB);
   world.allocator.record_stream(waiting, other);
   world.launch(other, 1000);
@@ -236,7 +236,7 @@ TEST(History, RecordsAnAllocationAndItsFree) {
   World world;
   world.allocator.record_history({.max_entries = 100});
   EXPECT_TRUE(world.allocator.history_enabled());
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* ptr = world.allocate(1000, stream);
   world.allocator.deallocate(ptr);
   world.allocator.empty_cache();
@@ -533,7 +533,7 @@ TEST(TheFoldOfAllChanges, IsTheStatistics) {
   World world(60 * kMiB, "max_split_size_mb:24");
   StatsFold fold(24 * kMiB);
   world.allocator.add_change_tracker([&](const Change& change) { fold(change); });
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* large = world.allocate(30 * kMiB);
   void* small = world.allocate(1000);
   world.allocator.record_stream(small, other);
@@ -551,8 +551,8 @@ TEST(TheFoldOfAllChanges, IsTheStatistics) {
 
 TEST(ASnapshot, ShowsSegmentsAndBlocks) {
   World world;
-  const Stream stream = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream stream = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* first = world.allocate(1000, stream);
   void* second = world.allocate(2000, stream);
   world.allocate(3 * kMiB, stream);
@@ -595,7 +595,7 @@ TEST(ASnapshot, ShowsAFreeBlockWithItsLastRequest) {
 TEST(ASnapshot, IsSortedByAddressOverAllDevicesAndStreams) {
   TwoDevices two;
   for (int i = 0; i < 4; ++i) {
-    two.allocator.allocate(3 * kMiB, i % 2, two.device[static_cast<std::size_t>(i % 2)]->stream());
+    two.allocator.allocate(3 * kMiB, i % 2, two.device[static_cast<std::size_t>(i % 2)]->new_stream());
     two.allocator.allocate(1000, i % 2);
   }
   const Snapshot snapshot = two.allocator.snapshot();

@@ -22,7 +22,7 @@ void* free_while_in_use(World& world, std::size_t bytes, Stream other, std::int6
 
 TEST(RecordStream, DelaysReuseUntilTheStreamsWorkIsDone) {
   World world;
-  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 1000);
+  void* ptr = free_while_in_use(world, 4096, world.device->new_stream(), 1000);
   EXPECT_NE(world.allocate(4096), ptr);
   world.pass(999);
   EXPECT_NE(world.allocate(4096), ptr);
@@ -32,7 +32,7 @@ TEST(RecordStream, DelaysReuseUntilTheStreamsWorkIsDone) {
 
 TEST(RecordStream, OfTheBlocksOwnStreamIsIgnored) {
   World world;
-  const Stream own = world.device->stream();
+  const Stream own = world.device->new_stream();
   void* ptr = world.allocate(4096, own);
   world.allocator.record_stream(ptr, own);
   world.launch(own);
@@ -43,14 +43,14 @@ TEST(RecordStream, OfTheBlocksOwnStreamIsIgnored) {
 
 TEST(RecordStream, OfNoMemoryIsIgnored) {
   World world;
-  world.allocator.record_stream(nullptr, world.device->stream());
+  world.allocator.record_stream(nullptr, world.device->new_stream());
   EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
 }
 
 TEST(RecordStream, WithNoWorkQueuedCostsOneMallocsWait) {
   World world;
   void* ptr = world.allocate(4096);
-  world.allocator.record_stream(ptr, world.device->stream());
+  world.allocator.record_stream(ptr, world.device->new_stream());
   world.allocator.deallocate(ptr);
   EXPECT_EQ(world.active(), 4096u);  // the event was not queried yet
   EXPECT_EQ(world.allocate(4096), ptr);
@@ -58,7 +58,7 @@ TEST(RecordStream, WithNoWorkQueuedCostsOneMallocsWait) {
 
 TEST(RecordStream, OfTheDefaultStreamCountsForABlockOfAnother) {
   World world;
-  const Stream own = world.device->stream();
+  const Stream own = world.device->new_stream();
   void* ptr = world.allocate(4096, own);
   world.allocator.record_stream(ptr, nullptr);
   world.launch(nullptr, 100);
@@ -75,10 +75,10 @@ TEST(RecordStream, OfAStreamThatWasDestroyedMakesTheFreeWaitForTheDevice) {
     for (const int code : {400, 709}) {
       SCOPED_TRACE(options + std::to_string(code));
       World world(64 * kGiB, options);
-      const Stream busy = world.device->stream();
+      const Stream busy = world.device->new_stream();
       void* ptr = world.allocate(8 * kMiB);
       world.allocator.record_stream(ptr, busy);
-      world.allocator.record_stream(ptr, world.device->stream());  // the one that is gone: asked first
+      world.allocator.record_stream(ptr, world.device->new_stream());  // the one that is gone: asked first
       world.launch(busy);
       world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = code}});
       world.allocator.deallocate(ptr);
@@ -92,7 +92,7 @@ TEST(RecordStream, OfAStreamThatWasDestroyedMakesTheFreeWaitForTheDevice) {
 
 TEST(RecordStream, TwiceForAStreamIsOneEvent) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, other);
   world.allocator.record_stream(ptr, other);
@@ -103,7 +103,7 @@ TEST(RecordStream, TwiceForAStreamIsOneEvent) {
 
 TEST(RecordStream, CoversWorkQueuedUpToTheFree) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, other);
   world.launch(other, 500);  // after record_stream, before the free
@@ -116,7 +116,7 @@ TEST(RecordStream, CoversWorkQueuedUpToTheFree) {
 
 TEST(RecordStream, IsForgottenOnceTheBlockCameBack) {
   World world;
-  void* ptr = free_while_in_use(world, 4096, world.device->stream());
+  void* ptr = free_while_in_use(world, 4096, world.device->new_stream());
   world.pass(1000);
   ASSERT_EQ(world.allocate(4096), ptr);
   world.allocator.deallocate(ptr);
@@ -126,7 +126,8 @@ TEST(RecordStream, IsForgottenOnceTheBlockCameBack) {
 
 TEST(ABlockUsedOnSeveralStreams, WaitsForAllOfThem) {
   World world;
-  const std::vector<Stream> others = {world.device->stream(), world.device->stream(), world.device->stream()};
+  const std::vector<Stream> others = {world.device->new_stream(), world.device->new_stream(),
+                                      world.device->new_stream()};
   void* ptr = world.allocate(4096);
   std::int64_t microseconds = 300;
   for (const Stream other : others) {
@@ -145,7 +146,7 @@ TEST(ABlockUsedOnSeveralStreams, WaitsForAllOfThem) {
 
 TEST(AWaitingBlock, IsActiveButNotAllocated) {
   World world;
-  free_while_in_use(world, 1000, world.device->stream());
+  free_while_in_use(world, 1000, world.device->new_stream());
   DeviceStats stats = world.allocator.memory_stats();
   EXPECT_EQ(stats.allocation.all.current, 0);
   EXPECT_EQ(stats.allocated_bytes.all.current, 0);
@@ -162,7 +163,7 @@ TEST(AWaitingBlock, IsActiveButNotAllocated) {
 TEST(AWaitingBlock, IsNotMergedWithItsNeighbours) {
   World world;
   void* before = world.allocate(1024);
-  void* waiting = free_while_in_use(world, 2048, world.device->stream());
+  void* waiting = free_while_in_use(world, 2048, world.device->new_stream());
   EXPECT_EQ(after(before, 1024), waiting);
   world.allocator.deallocate(before);
   EXPECT_EQ(picture(world.allocator), "free 1024 | waiting 2048 | free 2094080\n");
@@ -175,14 +176,14 @@ TEST(AUsedButLiveNeighbour, DoesNotHoldUpAFree) {
   World world;
   void* first = world.allocate(1024);
   void* second = world.allocate(1024);
-  world.allocator.record_stream(second, world.device->stream());
+  world.allocator.record_stream(second, world.device->new_stream());
   world.allocator.deallocate(first);
   EXPECT_EQ(world.allocate(1024), first);
 }
 
 TEST(PendingFrees, ComeBackInTheOrderOfTheirStream) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* first = free_while_in_use(world, 4096, other, 100);
   void* second = free_while_in_use(world, 4096, other, 100);
   world.pass(100);
@@ -194,8 +195,8 @@ TEST(PendingFrees, ComeBackInTheOrderOfTheirStream) {
 
 TEST(PendingFrees, OfOneStreamDoNotWaitForAnother) {
   World world;
-  void* slow = free_while_in_use(world, 4096, world.device->stream(), 10'000);
-  void* quick = free_while_in_use(world, 4096, world.device->stream(), 100);
+  void* slow = free_while_in_use(world, 4096, world.device->new_stream(), 10'000);
+  void* quick = free_while_in_use(world, 4096, world.device->new_stream(), 100);
   world.pass(100);
   EXPECT_EQ(world.allocate(4096), quick);
   world.pass(9900);
@@ -204,15 +205,15 @@ TEST(PendingFrees, OfOneStreamDoNotWaitForAnother) {
 
 TEST(AMallocOfAnyStreamAndSize, ReclaimsWhatIsDone) {
   World world;
-  free_while_in_use(world, 4096, world.device->stream(), 100);
+  free_while_in_use(world, 4096, world.device->new_stream(), 100);
   world.pass(100);
-  world.allocate(30 * kMiB, world.device->stream());
+  world.allocate(30 * kMiB, world.device->new_stream());
   EXPECT_EQ(world.active(), 30 * kMiB);
 }
 
 TEST(EmptyCache, WaitsForPendingFrees) {
   World world;
-  free_while_in_use(world, 4096, world.device->stream(), 5000);
+  free_while_in_use(world, 4096, world.device->new_stream(), 5000);
   world.allocator.empty_cache();
   EXPECT_EQ(world.reserved(), 0u);
   EXPECT_GE(world.device->clock_ns(), 5'000'000);
@@ -223,7 +224,7 @@ TEST(EmptyCache, WaitsForPendingFrees) {
 TEST(AFreeThatTheDeviceRefuses, ComesWhenItCan) {
   for (const bool runs_out : {false, true}) {
     World world(40 * kMiB);
-    const Stream other = world.device->stream();
+    const Stream other = world.device->new_stream();
     void* const ptr = world.allocate(30 * kMiB);
     world.allocator.record_stream(ptr, other);
     world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 999}});
@@ -244,7 +245,7 @@ TEST(AFreeThatTheDeviceRefuses, ComesWhenItCan) {
 
 // Two allocations that another stream uses, freed while the device refuses every event.
 std::vector<void*> freed_in_vain(World& world) {
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   std::vector<void*> blocks = {world.allocate(1000), world.allocate(2000)};
   for (void* const ptr : blocks) world.allocator.record_stream(ptr, other);
   world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 999, .repeat = true}});
@@ -274,7 +275,7 @@ TEST(AFreeThatTheDeviceRefuses, IsDoneWhenSomebodyElseHasFreedTheMemory) {
 
 TEST(ASizedFreeOnAnotherStream, CountsAsAUseThere) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.launch(other, 100);
   world.allocator.deallocate(ptr, 4096, 0, other);
@@ -286,10 +287,10 @@ TEST(ASizedFreeOnAnotherStream, CountsAsAUseThere) {
 
 TEST(StreamsThatComeAndGo, AreServedLikeAnyOther) {
   World world;
-  const Stream slow = world.device->stream();
+  const Stream slow = world.device->new_stream();
   void* waiting = free_while_in_use(world, 8192, slow, 1'000'000);
   for (int i = 0; i < 200; ++i) {
-    const Stream brief = world.device->stream();
+    const Stream brief = world.device->new_stream();
     void* ptr = free_while_in_use(world, 4096, brief, 10);
     ASSERT_NE(world.allocate(4096), ptr);
     world.pass(10);
@@ -303,7 +304,7 @@ TEST(StreamsThatComeAndGo, AreServedLikeAnyOther) {
 TEST(ManyStreamsAtOnce, AreAllWaitedFor) {
   World world;
   std::vector<void*> waiting;
-  for (int i = 1; i <= 100; ++i) waiting.push_back(free_while_in_use(world, 4096, world.device->stream(), i));
+  for (int i = 1; i <= 100; ++i) waiting.push_back(free_while_in_use(world, 4096, world.device->new_stream(), i));
   for (void* ptr : waiting) {
     ASSERT_NE(world.allocate(4096), ptr);
     world.pass(1);
@@ -313,7 +314,7 @@ TEST(ManyStreamsAtOnce, AreAllWaitedFor) {
 
 TEST(Events, AreUsedAgain) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   for (int i = 0; i < 100; ++i) {
     free_while_in_use(world, 4096, other, 10);
     world.pass(10);
@@ -326,7 +327,7 @@ TEST(WithoutCompletionHints, WhatIsDoneComesBackAsWell) {
   SimulatedDevice::Config config = World::config_of(kGiB);
   config.completion_hints = false;
   World world(config);
-  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 100);
+  void* ptr = free_while_in_use(world, 4096, world.device->new_stream(), 100);
   EXPECT_NE(world.allocate(4096), ptr);
   world.pass(100);
   EXPECT_EQ(world.allocate(4096), ptr);
@@ -336,8 +337,8 @@ TEST(WithoutCompletionHints, WhatIsDoneComesBackAsWell) {
 
 TEST(DuringACapture, FreesUsedElsewhereAreDeferredWithoutEvents) {
   World world;
-  const Stream captured = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream captured = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, other);
   {
@@ -356,9 +357,9 @@ TEST(DuringACapture, FreesUsedElsewhereAreDeferredWithoutEvents) {
 
 TEST(DuringACapture, AFreeWhoseEventIsRefusedAfterwardsIsNotLost) {
   World world;
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   void* const ptr = world.allocate(4096);
-  world.allocator.record_stream(ptr, world.device->stream());
+  world.allocator.record_stream(ptr, world.device->new_stream());
   {
     const Capture capture(world, captured, {1, 0});
     world.allocator.deallocate(ptr);
@@ -370,8 +371,8 @@ TEST(DuringACapture, AFreeWhoseEventIsRefusedAfterwardsIsNotLost) {
 
 TEST(DuringACapture, PendingFreesFromBeforeStayPending) {
   World world;
-  const Stream captured = world.device->stream();
-  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 100);
+  const Stream captured = world.device->new_stream();
+  void* ptr = free_while_in_use(world, 4096, world.device->new_stream(), 100);
   {
     const Capture capture(world, captured, {1, 0});
     world.pass(1000);
@@ -383,7 +384,7 @@ TEST(DuringACapture, PendingFreesFromBeforeStayPending) {
 
 TEST(DuringACapture, AFreeWithoutUsesElsewhereComesBackAtOnce) {
   World world;
-  const Stream captured = world.device->stream();
+  const Stream captured = world.device->new_stream();
   const Capture capture(world, captured, {1, 0});
   void* ptr = world.allocate(4096, captured);
   world.allocator.deallocate(ptr);

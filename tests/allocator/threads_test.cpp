@@ -159,8 +159,8 @@ class Player {
   World& world_;
   Mailbox& mailbox_;
   std::mt19937_64 random_;
-  const Stream stream_ = world_.device->stream();
-  const Stream side_stream_ = world_.device->stream();
+  const Stream stream_ = world_.device->new_stream();
+  const Stream side_stream_ = world_.device->new_stream();
   std::vector<Handout> live_;
   std::int64_t allocations_ = 0;
 };
@@ -214,7 +214,7 @@ TEST_P(Threads, RecordAndFreeWhileHistoryIsSwitched) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 2; ++i) {
     threads.emplace_back([&] {
-      const Stream stream = world.device->stream();
+      const Stream stream = world.device->new_stream();
       for (int j = 0; j < operations() / 10; ++j) world.allocator.deallocate(world.allocate(1000, stream));
     });
   }
@@ -275,7 +275,7 @@ TEST_P(Threads, ConfigureAndLimitWhileOthersAllocate) {
   for (std::size_t i = 0; i < 2; ++i) {
     threads.emplace_back([&world, i] {
       std::mt19937_64 random(i);
-      const Stream stream = world.device->stream();
+      const Stream stream = world.device->new_stream();
       std::deque<void*> live;
       for (int j = 0; j < operations() / 5; ++j) {
         try {

@@ -17,7 +17,7 @@ namespace {
 
 TEST(W1, ABlockThatWaitsForAnEventServesTheRequestThatWouldElseFail) {
   World world(20 * kMiB);
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* waiting = world.allocate(9 * kMiB);
   world.allocate(5 * kMiB);  // pins the segment
   world.allocator.record_stream(waiting, other);
@@ -30,7 +30,7 @@ TEST(W1, ABlockThatWaitsForAnEventServesTheRequestThatWouldElseFail) {
 
 TEST(W1, BlocksThatMergeAfterTheirEventsServeALargerRequest) {
   World world(20 * kMiB);
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   const std::array<void*, 2> waiting = {world.allocate(4 * kMiB), world.allocate(4 * kMiB)};
   world.allocate(9 * kMiB);
   world.launch(other, 1000);
@@ -65,7 +65,7 @@ TEST(W2, AnotherThreadsRedirectionDoesNotStopEmptyCache) {
 
 TEST(W2, AnotherThreadsRedirectionDoesNotStopReclaiming) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, other);
   world.launch(other, 100);
@@ -94,7 +94,7 @@ TEST(W2, TheRedirectedThreadsOwnEmptyCacheStaysANoOp) {
 TEST(W2, DuringACaptureNoThreadRecoversAsInPyTorch) {
   World world(60 * kMiB);
   world.allocator.deallocate(world.allocate(40 * kMiB));
-  const Capture capture(world, world.device->stream(), {1, 0});
+  const Capture capture(world, world.device->new_stream(), {1, 0});
   on_another_thread([&] { EXPECT_THROW(world.allocate(50 * kMiB), OutOfMemory); });
   EXPECT_EQ(world.reserved(), 40 * kMiB);
 }
@@ -104,7 +104,7 @@ TEST(W2, DuringACaptureNoThreadRecoversAsInPyTorch) {
 struct Crowd : World {
   explicit Crowd(std::size_t streams) {
     for (std::size_t i = 0; i < streams; ++i) {
-      const Stream other = device->stream();
+      const Stream other = device->new_stream();
       void* ptr = allocate(4096);
       allocator.record_stream(ptr, other);
       launch(other, 1'000'000 + static_cast<std::int64_t>(i) * 1000);
@@ -147,7 +147,7 @@ TEST(W4, QueriesAreInProportionToWhatIsReclaimed) {
 TEST(W4, AStreamWithSomethingNewIsAskedAlone) {
   Crowd world(16);
   world.allocate(512);
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(4096);
   world.allocator.record_stream(ptr, other);
   world.launch(other, 100);
@@ -287,7 +287,7 @@ TEST(W11, FragmentationOfNothingIsZero) {
 
 TEST(W11, FragmentationCountsWaitingMemoryAsInUse) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(3 * kMiB);
   world.allocator.record_stream(ptr, other);
   world.launch(other);

@@ -163,7 +163,7 @@ TEST(ThreadCaches, LeaveThePeaksAsTheyAreWhenFreesHaveWaited) {
   World with(kDevice, kCached);
   World without(kDevice);
   for (World* world : {&with, &without}) {
-    const Stream other = world->device->stream();
+    const Stream other = world->device->new_stream();
     void* waiting = world->allocate(kGiB);
     world->launch(other);
     world->allocator.record_stream(waiting, other);
@@ -220,8 +220,8 @@ TEST(ThreadCaches, AreShownAsInactiveInSnapshots) {
 
 TEST(ThreadCaches, AreKeptFromBlocksThatOtherStreamsUse) {
   World world(kDevice, kCached);
-  const Stream stream = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream stream = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* ptr = world.allocate(1000, stream);
   world.launch(other);
   world.allocator.record_stream(ptr, other);
@@ -261,7 +261,7 @@ TEST(ThreadCaches, AreKeptFromPrivatePools) {
 
 TEST(ThreadCaches, AreKeptFromWhatACaptureUses) {
   World world(kDevice, kCached);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* before = world.allocate(1000, stream);
   const PoolId pool{1, 0};
   {
@@ -337,7 +337,7 @@ TEST(ThreadCaches, HoldMoreForEachOtherWhereThereAreSeveral) {
 TEST(ThreadCaches, OfAStreamThatEndsAreEmptiedWithTheirDepot) {
   constexpr auto kMost = static_cast<std::size_t>(ThreadCaches::kMostThreadBytes);
   World world(kDevice, kCached);
-  const Stream ending = world.device->stream();
+  const Stream ending = world.device->new_stream();
   world.allocate(32 * kGiB);
   Worker other;
   other.run([&] { world.allocator.deallocate(world.allocate(512)); });

@@ -168,13 +168,13 @@ TEST(SimulatedDevice, TellsWhichMemoryIsGone) {
 TEST(SimulatedDevice, KnowsTheTimesOfStreamsAndEvents) {
   SimulatedDevice first;
   SimulatedDevice second;
-  const Stream stream = first.stream();
+  const Stream stream = first.new_stream();
   first.launch(stream, 5000);
   EXPECT_FALSE(first.stream_query(stream));
   const Event event = first.event_create();
   first.event_record(event, stream);
   EXPECT_EQ(first.event_done_ns(event), first.stream_ready_ns(stream));
-  const Stream other = second.stream();
+  const Stream other = second.new_stream();
   second.stream_wait_until(other, first.event_done_ns(event));
   EXPECT_FALSE(second.stream_query(other));
   second.advance(first.event_done_ns(event));
@@ -186,7 +186,7 @@ TEST(SimulatedDevice, MayLeaveTheRulesOfCaptureToItsOwner) {
   SimulatedDevice::Config config;
   config.captures_refuse = false;
   SimulatedDevice device(config);
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   device.begin_capture(stream);
   device.synchronize();
   EXPECT_FALSE(device.is_capture_spoilt(stream));

@@ -25,8 +25,8 @@ SimulatedDevice::Config round_figures() {
 class Copies : public testing::Test {
  protected:
   SimulatedDevice device_{round_figures()};
-  const Stream first_ = device_.stream();
-  const Stream second_ = device_.stream();
+  const Stream first_ = device_.new_stream();
+  const Stream second_ = device_.new_stream();
 };
 
 TEST_F(Copies, FromPinnedMemoryTheHostGoesOnAtOnce) {
@@ -38,7 +38,7 @@ TEST_F(Copies, FromPinnedMemoryTheHostGoesOnAtOnce) {
 TEST_F(Copies, OfOneDirectionTakeTurnsAndThoseOfTwoOverlap) {
   EXPECT_EQ(device_.launch_copy(first_, kUp), kPinned);
   EXPECT_EQ(device_.launch_copy(second_, kUp), 2 * kPinned);
-  EXPECT_EQ(device_.launch_copy(device_.stream(), kDown), kPinned);
+  EXPECT_EQ(device_.launch_copy(device_.new_stream(), kDown), kPinned);
 }
 
 TEST_F(Copies, OverlapWithWorkOfOtherStreams) {
@@ -117,8 +117,8 @@ TEST(CopyModels, OnThePublishedFiguresPageableMemoryTakesMoreThanTwiceAsLong) {
 
 TEST(HazardsOfCopies, ACopyIsAUseOfItsMemory) {
   SimulatedDevice device({.latency = LatencyModel::none(), .check_hazards = true});
-  const Stream copies = device.stream();
-  const Stream other = device.stream();
+  const Stream copies = device.new_stream();
+  const Stream other = device.new_stream();
   const Address memory = device.malloc(kMiB).value();
   device.handed_out(memory, kMiB, copies);
   device.launch_copy(copies, kUp, {{memory, kMiB}});

@@ -426,7 +426,7 @@ class HazardOracle {
 class RandomProgram {
  public:
   explicit RandomProgram(std::uint64_t seed) : random_(seed) {
-    for (std::size_t i = 0; i < kStreams; ++i) streams_.push_back(device_.stream());
+    for (std::size_t i = 0; i < kStreams; ++i) streams_.push_back(device_.new_stream());
     for (std::size_t i = 0; i < kEvents; ++i) events_.push_back(device_.event_create());
   }
 

@@ -221,7 +221,7 @@ TEST_F(SimulatedVirtualMemory, UnreserveTakesAWholeRangeWithNothingMapped) {
 }
 
 TEST_F(SimulatedVirtualMemory, WorkReachesMemoryOnlyAfterSetAccess) {
-  const Stream stream = device_.stream();
+  const Stream stream = device_.new_stream();
   const MemoryHandle first = device_.create(kPage).value();
   const MemoryHandle second = device_.create(kPage).value();
   EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 1}}); }), 700);
@@ -243,7 +243,7 @@ TEST_F(SimulatedVirtualMemory, AFailedSetAccessChangesNothing) {
   const MemoryHandle handle = device_.create(kPage).value();
   device_.map(range_, kPage, handle);
   EXPECT_EQ(code_of([&] { device_.set_access(range_, 2 * kPage, {}); }), 1);
-  EXPECT_EQ(code_of([&] { device_.launch(device_.stream(), 1, {{range_, 1}}); }), 700);
+  EXPECT_EQ(code_of([&] { device_.launch(device_.new_stream(), 1, {{range_, 1}}); }), 700);
 }
 
 TEST(SimulatedMemory, AnAccountLimitsAndCountsEveryWayToTakeMemory) {
@@ -284,7 +284,7 @@ TEST(SimulatedDeviceWithoutVirtualMemory, RefusesItsCalls) {
 
 TEST(SimulatedMemory, WorkOnMallocedMemoryMustStayWithinIt) {
   SimulatedDevice device(timeless());
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   const Address address = device.malloc(kMiB).value();
   device.launch(stream, 1, {{address, kMiB}, {address + kMiB - 1, 1}});
   EXPECT_EQ(code_of([&] { device.launch(stream, 1, {{address, kMiB + 1}}); }), 700);
@@ -301,7 +301,7 @@ TEST(SimulatedTime, EachCallTakesItsLatency) {
   EXPECT_EQ(device.clock_ns(), 100'100);  // 100 us, and 0.05 us per MiB
   const Event event = device.event_create();
   const std::int64_t before = device.clock_ns();
-  device.event_record(event, device.stream());
+  device.event_record(event, device.new_stream());
   EXPECT_EQ(device.clock_ns() - before, 800);
   device.event_query(event);
   EXPECT_EQ(device.clock_ns() - before, 1200);
@@ -390,7 +390,7 @@ TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPageUnlessItIsToldTo) {
 
 TEST(SimulatedTime, WaitingAdvancesTheClockButIsNoDriverTime) {
   SimulatedDevice device;
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   const Event event = device.event_create();
   const double driver_us = device.driver_us();
   device.launch(stream, 1'000'000);
@@ -403,8 +403,8 @@ TEST(SimulatedTime, WaitingAdvancesTheClockButIsNoDriverTime) {
 
 TEST(SimulatedTime, WorkOfAStreamQueuesUpAndStreamsOverlap) {
   SimulatedDevice device(timeless());
-  const Stream first = device.stream();
-  const Stream second = device.stream();
+  const Stream first = device.new_stream();
+  const Stream second = device.new_stream();
   device.launch(first, 100 * kMicrosecond);
   device.launch(first, 100 * kMicrosecond);
   device.launch(second, 50 * kMicrosecond);
@@ -422,15 +422,15 @@ TEST(SimulatedTime, WorkOfAStreamQueuesUpAndStreamsOverlap) {
 TEST(SimulatedTime, FreeWaitsForEveryStream) {
   SimulatedDevice device(timeless());
   const Address address = device.malloc(kPage).value();
-  device.launch(device.stream(), 70 * kMicrosecond);
-  device.launch(device.stream(), 30 * kMicrosecond);
+  device.launch(device.new_stream(), 70 * kMicrosecond);
+  device.launch(device.new_stream(), 30 * kMicrosecond);
   device.free(address);
   EXPECT_EQ(device.clock_ns(), 70 * kMicrosecond);
 }
 
 TEST(SimulatedTime, AnEventIsDoneExactlyWhenItsWorkEnds) {
   SimulatedDevice device(timeless());
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   const Event event = device.event_create();
   device.launch(stream, 100);
   device.event_record(event, stream);
@@ -443,8 +443,8 @@ TEST(SimulatedTime, AnEventIsDoneExactlyWhenItsWorkEnds) {
 
 TEST(SimulatedTime, AWaitTakesTheEventAsItIsNow) {
   SimulatedDevice device(timeless());
-  const Stream first = device.stream();
-  const Stream second = device.stream();
+  const Stream first = device.new_stream();
+  const Stream second = device.new_stream();
   const Event event = device.event_create();
   device.stream_wait(second, event);  // never recorded: nothing to wait for
   device.launch(first, 100);
@@ -459,13 +459,13 @@ TEST(SimulatedTime, AWaitTakesTheEventAsItIsNow) {
 TEST(SimulatedTime, NegativeTimeIsRefused) {
   SimulatedDevice device(timeless());
   EXPECT_THROW(device.advance(-1), InvalidArgument);
-  EXPECT_THROW(device.launch(device.stream(), -1), InvalidArgument);
+  EXPECT_THROW(device.launch(device.new_stream(), -1), InvalidArgument);
   EXPECT_EQ(device.clock_ns(), 0);
 }
 
 TEST(SimulatedTime, TheCompletionHintCountsCompletedEventsAndIsNoCall) {
   SimulatedDevice device(timeless());
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   const Event first = device.event_create();
   const Event second = device.event_create();
   EXPECT_EQ(device.completion_hint(stream), 0u);
@@ -481,7 +481,7 @@ TEST(SimulatedTime, TheCompletionHintCountsCompletedEventsAndIsNoCall) {
   EXPECT_EQ(device.completion_hint(stream), 3u);
   device.event_record(first, stream);  // the stream is idle: done at once
   EXPECT_EQ(device.completion_hint(stream), 4u);
-  EXPECT_EQ(device.completion_hint(device.stream()), 0u);
+  EXPECT_EQ(device.completion_hint(device.new_stream()), 0u);
   EXPECT_EQ(device.count(DeviceCall::event_query), 0u);
 }
 
@@ -489,7 +489,7 @@ TEST(SimulatedTime, ADeviceMayBeWithoutCompletionHints) {
   SimulatedDevice::Config config = timeless();
   config.completion_hints = false;
   SimulatedDevice device(config);
-  EXPECT_EQ(device.completion_hint(device.stream()), std::nullopt);
+  EXPECT_EQ(device.completion_hint(device.new_stream()), std::nullopt);
 }
 
 // ---- Events ----
@@ -517,7 +517,7 @@ TEST(SimulatedEvents, AnEventOfAnotherDeviceIsRefused) {
 
 TEST(SimulatedEvents, AReusedPlaceForgetsTheOldEventsWork) {
   SimulatedDevice device(timeless());
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   const Event event = device.event_create();
   device.launch(stream, 100);
   device.event_record(event, stream);
@@ -534,13 +534,13 @@ TEST(SimulatedEvents, StreamsAreNamedByAnyPointerAndFreshOnesDiffer) {
   EXPECT_EQ(device.clock_ns(), 50);
   device.stream_synchronize(named);
   EXPECT_EQ(device.clock_ns(), 100);
-  EXPECT_NE(device.stream(), device.stream());
+  EXPECT_NE(device.new_stream(), device.new_stream());
 }
 
 TEST(SimulatedEvents, AStreamOfAnotherDeviceIsRefused) {
   SimulatedDevice device(timeless());
   SimulatedDevice other(timeless());
-  const Stream foreign = other.stream();
+  const Stream foreign = other.new_stream();
   const Event event = device.event_create();
   EXPECT_EQ(code_of([&] { device.launch(foreign, 1); }), 400);
   EXPECT_EQ(code_of([&] { device.event_record(event, foreign); }), 400);
@@ -575,7 +575,7 @@ TEST(SimulatedMemoryOfTheDriver, IsNeitherFreeNorUsedUntilAReset) {
 
 TEST(SimulatedEvents, AResetLeavesNoStream) {
   SimulatedDevice device(timeless());
-  const Stream stream = device.stream();
+  const Stream stream = device.new_stream();
   device.reset();
   EXPECT_EQ(code_of([&] { device.launch(stream, 1); }), 400);
 }
@@ -585,8 +585,8 @@ TEST(SimulatedEvents, AResetLeavesNoStream) {
 class SimulatedCapture : public testing::Test {
  protected:
   SimulatedDevice device_{timeless()};
-  const Stream stream_ = device_.stream();
-  const Stream other_ = device_.stream();
+  const Stream stream_ = device_.new_stream();
+  const Stream other_ = device_.new_stream();
   const Event event_ = device_.event_create();
 };
 
@@ -705,9 +705,9 @@ class BlockingStreams : public testing::Test {
     for (const Stream blocking : {first_, second_}) device_.set_blocking(blocking);
   }
   SimulatedDevice device_{timeless()};
-  const Stream first_ = device_.stream();
-  const Stream second_ = device_.stream();
-  const Stream free_ = device_.stream();
+  const Stream first_ = device_.new_stream();
+  const Stream second_ = device_.new_stream();
+  const Stream free_ = device_.new_stream();
   const Event event_ = device_.event_create();
 };
 
@@ -735,7 +735,7 @@ TEST_F(BlockingStreams, CountForTheLegacyStreamWhenTheyAreDestroyed) {
   device_.stream_destroy(first_);
   EXPECT_EQ(device_.launch(second_, 1), 1);
   EXPECT_EQ(device_.launch(nullptr, 1), 101);
-  device_.launch(device_.stream(), 1000);  // of the same name, and non-blocking
+  device_.launch(device_.new_stream(), 1000);  // of the same name, and non-blocking
   EXPECT_EQ(device_.launch(nullptr, 1), 102);
 }
 
@@ -757,7 +757,7 @@ TEST_F(SimulatedCapture, IsNotJoinedByANewStreamOfTheNameOfADestroyedOne) {
   device_.stream_wait(other_, event_);
   device_.stream_destroy(other_);
   EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
-  ASSERT_EQ(device_.stream(), other_);
+  ASSERT_EQ(device_.new_stream(), other_);
   EXPECT_FALSE(device_.capture_status(other_).capturing);
   device_.launch(other_, 1);
 }
@@ -1012,13 +1012,13 @@ TEST(SimulatedIpc, AnotherDeviceObjectOpensExportedMemoryWithoutUsingItsOwn) {
   const IpcHandle handle = exporter.ipc_export(address);
   const Address opened = importer.ipc_import(handle);
   EXPECT_EQ(importer.used_bytes(), 0u);
-  importer.launch(importer.stream(), 1, {{opened, 3 * kMiB}});
+  importer.launch(importer.new_stream(), 1, {{opened, 3 * kMiB}});
   EXPECT_EQ(code_of([&] { importer.free(opened); }), 1);
   EXPECT_EQ(importer.ipc_import(handle), opened);  // opened twice: the same address
   importer.ipc_close(opened);
-  importer.launch(importer.stream(), 1, {{opened, 1}});
+  importer.launch(importer.new_stream(), 1, {{opened, 1}});
   importer.ipc_close(opened);
-  EXPECT_EQ(code_of([&] { importer.launch(importer.stream(), 1, {{opened, 1}}); }), 700);
+  EXPECT_EQ(code_of([&] { importer.launch(importer.new_stream(), 1, {{opened, 1}}); }), 700);
   EXPECT_EQ(code_of([&] { importer.ipc_close(opened); }), 1);
 }
 
@@ -1051,7 +1051,7 @@ TEST(SimulatedSharing, AnotherDeviceObjectMapsAnExportedHandleWithoutUsingItsOwn
   const Address range = importer.reserve(2 * kPage).value();
   importer.map(range, 2 * kPage, handle);
   importer.set_access(range, 2 * kPage, {});
-  importer.launch(importer.stream(), 1, {{range, 2 * kPage}});
+  importer.launch(importer.new_stream(), 1, {{range, 2 * kPage}});
   EXPECT_EQ(importer.used_bytes(), 0u);
   importer.unmap(range, 2 * kPage);
   importer.release(handle);
@@ -1099,7 +1099,7 @@ TEST(SimulatedThreads, CallsFromManyThreadsLoseNothing) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
-      const Stream stream = device.stream();
+      const Stream stream = device.new_stream();
       const Event event = device.event_create();
       for (int i = 0; i < kRounds; ++i) {
         const Address address = device.malloc(kPage).value();

@@ -8,7 +8,7 @@ namespace {
 class SimulatedSubject final : public DeviceSubject {
  public:
   Device& device() override { return device_; }
-  Stream new_stream() override { return device_.stream(); }
+  Stream new_stream() override { return device_.new_stream(); }
   void queue_work(Stream stream, std::chrono::milliseconds duration) override {
     device_.launch(stream, std::chrono::nanoseconds(duration).count());
   }

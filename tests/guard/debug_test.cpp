@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Heaps, Debug,
 // ---- Frees ---------------------------------------------------------------------------------------------------------
 
 TEST_P(Debug, NothingIsReportedOfWhatIsRight) {
-  const Stream other = world_.device->stream();
+  const Stream other = world_.device->new_stream();
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{512}, 70'000 * std::size_t{1}, 3 * kMiB}) {
     void* const block = world_.allocate(bytes);
     EXPECT_EQ(allocator_.requested_size(block), bytes);
@@ -183,7 +183,7 @@ TEST(DebugOfTwoDevices, AFreeOnTheOtherOneIsReported) {
 TEST_P(Debug, AnyOtherUseOfAFreedBlockIsReported) {
   auto* const block = static_cast<char*>(world_.allocate(1000));
   allocator_.deallocate(block);
-  const Stream stream = world_.device->stream();
+  const Stream stream = world_.device->new_stream();
   const std::vector<std::function<void()>> uses = {
       [&] { allocator_.record_stream(block, stream); }, [&] { allocator_.record_stream(block + 8, stream); },
       [&] { allocator_.base_allocation(block); },       [&] { allocator_.requested_size(block); },
@@ -201,7 +201,7 @@ TEST_P(Debug, AnyOtherUseOfAFreedBlockIsReported) {
 
 TEST_P(Debug, AUseOfWhatIsNoAllocationIsReported) {
   auto* const block = static_cast<char*>(world_.allocate(1000));
-  const GuardReport report = reported([&] { allocator_.record_stream(block + 1, world_.device->stream()); });
+  const GuardReport report = reported([&] { allocator_.record_stream(block + 1, world_.device->new_stream()); });
   EXPECT_EQ(report.kind, Kind::invalid_use);
   EXPECT_EQ(report.offset, 1);
   allocator_.deallocate(block);
@@ -253,7 +253,7 @@ TEST_P(Debug, APoolThatIsMadeAgainIsNoMistake) {
 
 TEST(DebugReports, AreAParagraphAndAStackForEachCall) {
   DebugWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const block = place_of_allocation(&world.allocator);
   world.allocator.record_stream(block, stream);
   world.pass(1'500'000);
@@ -413,7 +413,7 @@ TEST(DebugThreads, EachMistakeIsReportedOnceWhoeverMakesIt) {
         for (int round = 0; round < kRounds; ++round) {
           void* const block = world.allocate(1 + random() % 100'000);
           EXPECT_THROW(world.allocator.deallocate(block, 0, 0, nullptr), InvalidArgument);
-          EXPECT_THROW(world.allocator.record_stream(after(block, 1), world.device->stream()), InvalidArgument);
+          EXPECT_THROW(world.allocator.record_stream(after(block, 1), world.device->new_stream()), InvalidArgument);
           world.allocator.deallocate(block);
         }
       });
@@ -492,7 +492,7 @@ TEST(DebugOption, TurnsTheGuardOnUnlessThatIsSaidToBeOff) {
   World books(64 * kGiB, "debug:True,guard:False");
   void* const block = books.allocate(1000);
   EXPECT_EQ(offset_in_segment(books.allocator, block), 0u);
-  const Stream other = books.device->stream();
+  const Stream other = books.device->new_stream();
   books.allocator.record_stream(block, other);
   books.launch(other);
   const std::int64_t before = books.device->clock_ns();

@@ -103,8 +103,8 @@ TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
 
 TEST(Guard, TellsTheHistoryOfABlock) {
   GuardedWorld world;
-  const Stream stream = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream stream = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   world.allocator.deallocate(world.allocate(1));  // calls 1 and 2
   world.pass(1'500'000);
   void* const block = world.allocate(1000, stream);
@@ -329,7 +329,7 @@ TEST(Guard, ASecondFreeIsRefusedWithTheHistoryOfTheFirst) {
       fmt::format("invalid device pointer: {} is not a live allocation: it is the block of 1000 bytes at {}, which "
                   "was already freed (allocated as call 1 by thread {}, freed as call 2 by thread {})",
                   block, block, self, self));
-  EXPECT_CONTAINS(refusal([&] { world.allocator.record_stream(after(block, 8), world.device->stream()); }),
+  EXPECT_CONTAINS(refusal([&] { world.allocator.record_stream(after(block, 8), world.device->new_stream()); }),
                   "it lies inside the block of 1000 bytes");
 }
 
@@ -348,7 +348,7 @@ TEST(Guard, OnlyWhatTheUserWasGivenIsAnAddress) {
 
 TEST(Guard, ASizedFreeIsHeldAgainstWhatWasAskedFor) {
   GuardedWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const block = world.allocate(1000);
   EXPECT_EQ(refusal([&] { world.allocator.deallocate(block, 1768, 0, nullptr); }),
             fmt::format("size 1768 does not match the allocation at {}: 1000 bytes were asked for", block));

@@ -16,8 +16,8 @@ using Kind = GuardReport::Kind;
 
 TEST(GuardedStreams, AFreeWaitsForAllThatUseTheBlock) {
   GuardedWorld world;
-  const Stream own = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream own = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* const block = world.allocate(1000, own);
   world.allocator.record_stream(block, other);
   const std::int64_t done = world.device->launch(other, 5'000'000);
@@ -29,9 +29,9 @@ TEST(GuardedStreams, AFreeWaitsForTheDeviceWhereAStreamWasDestroyed) {
   for (const int code : {400, 709}) {
     SCOPED_TRACE(code);
     GuardedWorld world;
-    const Stream busy = world.device->stream();
-    void* const block = world.allocate(1000, world.device->stream());
-    world.allocator.record_stream(block, world.device->stream());
+    const Stream busy = world.device->new_stream();
+    void* const block = world.allocate(1000, world.device->new_stream());
+    world.allocator.record_stream(block, world.device->new_stream());
     const std::int64_t done = world.device->launch(busy, 5'000'000);
     world.device->set_faults({{.call = DeviceCall::capture_status, .nth = 2, .out_of_memory = false, .code = code}});
     world.allocator.deallocate(block);
@@ -44,8 +44,8 @@ TEST(GuardedStreams, AFreeWaitsForTheDeviceWhereAStreamWasDestroyed) {
 
 TEST(GuardedStreams, AStreamMayGoOnceItsBlocksAreFreed) {
   GuardedWorld world;
-  const Stream own = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream own = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   void* const block = world.allocate(1000, own);
   world.allocator.record_stream(block, other);
   world.allocator.deallocate(block);
@@ -166,7 +166,7 @@ TEST(GuardedHeap, EachDeviceHasItsOwn) {
 
 TEST_P(GuardedHeaps, ACaptureIsNotSpoiltAndItsMemoryIsNotLookedAt) {
   GuardedWorld world(GetParam());
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const before = world.allocate(1000, stream);
   void* const unrelated = world.allocate(1000);
   void* in_graph = nullptr;

@@ -19,8 +19,8 @@ TEST_P(GuardedPrograms, AFailingDeviceCallLosesNothing) {
   for (std::uint64_t nth = 1; nth < 300; ++nth) {
     const SmallQuarantine small;
     GuardedWorld world(GetParam());
-    const Stream own = world.device->stream();
-    const Stream other = world.device->stream();
+    const Stream own = world.device->new_stream();
+    const Stream other = world.device->new_stream();
     std::vector<void*> live;
     for (int i = 0; i < 2; ++i) world.allocator.deallocate(world.allocate(400'000, own));
     world.device->set_faults({Fault{.nth = nth, .out_of_memory = false, .code = 700}});
@@ -101,7 +101,7 @@ TEST_P(GuardedPrograms, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReporte
     World world(config, GetParam() + ",guard:True");
     std::mt19937 random(seed);
     std::vector<Stream> streams;
-    for (int i = 0; i < 3; ++i) streams.push_back(world.device->stream());
+    for (int i = 0; i < 3; ++i) streams.push_back(world.device->new_stream());
     const auto any_stream = [&] { return streams[random() % streams.size()]; };
     std::vector<AddressRange> live;
     const auto free_last = [&] {
@@ -147,8 +147,8 @@ TEST_P(GuardedPrograms, ThreadsAllocateFreeAndLookAtOnce) {
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
-      const Stream own = world.device->stream();
-      const Stream other = world.device->stream();
+      const Stream own = world.device->new_stream();
+      const Stream other = world.device->new_stream();
       for (int i = 0; i < kRounds; ++i) {
         void* const block = world.allocate(1 + random() % 50'000, own);
         world.launch(own, 3);

@@ -81,7 +81,7 @@ TEST(CubScratch, ACallThatNeedsNothingIsStillToldToWork) {
 
 TEST(CubScratch, TheBufferIsOfTheScratchsStream) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* buffer = nullptr;
   {
     CubScratch scratch(world.allocator, stream);

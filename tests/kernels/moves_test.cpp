@@ -103,7 +103,7 @@ TEST_P(MoveContract, BadMemoryIsNamedAndEmptyMovesAreNothing) {
 TEST(HostKernels, BlocksAreMovedAfterTheWorkOfTheStream) {
   const auto device = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
   const DeviceMemory memory(device, 4096);
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   const std::int64_t done = device->launch(stream, 1'000'000);
   kernels_for(device)->move_blocks(stream, std::vector<BlockMove>{{memory.address(), memory.address() + 512, 512}});
   EXPECT_GE(device->clock_ns(), done);

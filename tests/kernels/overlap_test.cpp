@@ -17,7 +17,7 @@ class Program {
  public:
   Program(const std::string& options, unsigned seed)
       : world_(512 * kMiB, options), kernels_(kernels_for(world_.device)), random_(seed) {
-    for (int i = 0; i < 2; ++i) streams_.push_back(world_.device->stream());
+    for (int i = 0; i < 2; ++i) streams_.push_back(world_.device->new_stream());
   }
 
   void run(int operations) {

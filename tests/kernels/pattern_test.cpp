@@ -136,7 +136,7 @@ TEST(HostKernels, FillsAndVerifiesAfterTheWorkOfTheStream) {
   const auto device = std::make_shared<SimulatedDevice>(config);
   const DeviceMemory memory(device, 4096);
   const auto kernels = kernels_for(device);
-  const Stream stream = device->stream();
+  const Stream stream = device->new_stream();
   for (const bool fill : {true, false}) {
     const std::int64_t done = device->launch(stream, 1'000'000);
     if (fill) {

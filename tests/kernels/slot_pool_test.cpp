@@ -63,7 +63,7 @@ std::vector<void*> take_all(const SlotPoolView& view) {
 TEST(SlotPool, IsOneAllocationThatGoesWithIt) {
   World world;
   {
-    const SlotPool pool(world.allocator, 1000, 40, world.device->stream());
+    const SlotPool pool(world.allocator, 1000, 40, world.device->new_stream());
     EXPECT_EQ(world.allocator.requested_size(pool.view().control), pool.bytes());
     EXPECT_GE(pool.bytes(), 1000u * 48);
     EXPECT_LE(pool.bytes(), 1000u * 48 + 1000 / 8 + sizeof(SlotPoolControl) + 264);
@@ -319,7 +319,7 @@ TEST(SlotPool, AnyFailureOfTheDeviceLeavesNothingBehind) {
 
 TEST(SlotPool, CreationAndCountersWaitForTheWorkOfTheStream) {
   World world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   const std::int64_t before = world.device->launch(stream, 1'000'000);
   const SlotPool pool(world.allocator, 100, 16, stream);
   EXPECT_GE(world.device->clock_ns(), before);
@@ -330,7 +330,7 @@ TEST(SlotPool, CreationAndCountersWaitForTheWorkOfTheStream) {
 
 TEST(SlotPool, MemoryUsedOnAnotherStreamIsNotReusedBeforeThatIsDone) {
   World world;
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   {
     SlotPool pool(world.allocator, 100, 16);
     world.launch(other);

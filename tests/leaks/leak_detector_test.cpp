@@ -331,7 +331,7 @@ TEST(LeakDetector, SeesAFreeThatWaitsForAnotherStreamAsAFree) {
   World world;
   LeakDetector detector(world.allocator);
   void* const block = world.allocator.allocate(kKiB);
-  world.allocator.record_stream(block, world.device->stream());
+  world.allocator.record_stream(block, world.device->new_stream());
   world.allocator.deallocate(block);
   EXPECT_EQ(detector.report().live_blocks, 0u);
 }
@@ -527,7 +527,7 @@ TEST_P(WatchedHeaps, WhatACheckpointTakesAwayIsFreed) {
 TEST_P(WatchedHeaps, AFreeThatFailsChangesNothingAndOneThatGivesUpIsAFree) {
   World world(GetParam());
   CachingAllocator& allocator = world.allocator;
-  const auto other = world.device->stream();
+  const auto other = world.device->new_stream();
   AllocationTrack track(allocator);
   keep_a_loss(world);
   allocator.record_stream(world.kept[0], other);

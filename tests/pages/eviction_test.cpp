@@ -165,7 +165,7 @@ TEST(MemoryThatGivesWay, GivesWayToALimitAsWell) {
 TEST(MemoryThatGivesWay, DoesNotWhileAGraphIsCaptured) {
   Tags world;
   world.add("a");
-  const Capture capture(world, world.device->stream(), {1, 0});
+  const Capture capture(world, world.device->new_stream(), {1, 0});
   EXPECT_THROW(world.allocate(60 * kMiB), OutOfMemory);
   EXPECT_EQ(world.allocator.give_way(kMiB), 0u);
   EXPECT_EQ(world.asleep(), "");

@@ -73,7 +73,7 @@ TEST(ThePageHeap, BringsTheFreePagesOfManyHolesTogether) {
 TEST(ThePageHeap, AliasesPagesWhoseWorkIsNotDone) {
   World world(checked(), "heap:pages,page_size_mb:2");
   Program program(world);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(program.allocate(8 * kMiB, stream, /*work_us=*/1000));
   for (std::size_t i = 0; i < blocks.size(); i += 2) program.free(blocks[i]);
@@ -151,7 +151,7 @@ TEST(ThePageHeap, MakesSmallerHandlesTheLessMemoryIsLeft) {
 // Holes of changing sizes are filled again and again: each time pages leave mappings behind.
 std::size_t mappings_after_many_moves(World& world) {
   Program program(world);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   for (std::size_t round = 0; round < 40; ++round) {
     std::vector<void*> blocks;
     for (std::size_t i = 0; i < 12; ++i) {
@@ -251,8 +251,8 @@ struct TwoStreams {
   explicit TwoStreams(const char* options, std::size_t device_bytes = 64 * kGiB)
       : world(checked(device_bytes), std::string(options) + ",immortal_streams:True"),
         program(world),
-        a(world.device->stream()),
-        b(world.device->stream()) {
+        a(world.device->new_stream()),
+        b(world.device->new_stream()) {
     program.free(program.allocate(kMiB * 64, a, /*work_us=*/500));
   }
   World world;
@@ -303,8 +303,8 @@ TEST(OtherStreamsMemory, IsWaitedForByAnEarlierEventAndNotByTheEndOfItsStream) {
 TEST(OtherStreamsMemory, IsWaitedForUpToTheLatestFree) {
   World world(checked(), "heap:pages,cross_stream:wait,immortal_streams:True");
   Program program(world);
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   std::vector<void*> held;
   const auto record_events = [&](std::size_t bytes) {  // by a request that can take nothing of the other stream
     const Region region(world, "elsewhere");
@@ -350,8 +350,8 @@ TEST(OtherStreamsMemory, IsWaitedForWhenMemoryIsScarce) {
 TEST(OtherStreamsMemory, OfAPrefetcherDelaysNeitherStream) {
   World world(checked(), "heap:pages");
   Program program(world);
-  const Stream copy = world.device->stream();
-  const Stream compute = world.device->stream();
+  const Stream copy = world.device->new_stream();
+  const Stream compute = world.device->new_stream();
   const std::int64_t begin = world.device->clock_ns();
   constexpr int kSteps = 100;
   for (int step = 0; step < kSteps; ++step) {
@@ -387,8 +387,8 @@ TEST(OtherStreamsMemory, IsTakenOnlyOnceItsWorkIsDone) {
 TEST(OtherStreamsMemory, IsTakenPieceByPieceOnceItsWorkIsDone) {
   World world(checked(), "heap:pages,immortal_streams:True");
   Program program(world);
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   program.free(program.allocate(8 * kMiB, a, /*work_us=*/500));
   program.free(program.allocate(12 * kMiB, b));  // new memory, and an event behind the other stream's work
   world.pass(1000);
@@ -532,7 +532,7 @@ TEST(PrivatePoolsOfPages, KeepTheirMemoryToThemselves) {
 TEST(PrivatePoolsOfPages, GrowDuringACaptureWithoutSpoilingIt) {
   World world(checked(), "heap:pages");
   Program program(world);
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   program.free(program.allocate(32 * kMiB, stream, /*work_us=*/1000));
   void* kept = nullptr;
   {
@@ -595,7 +595,7 @@ TEST(PrivatePoolsOfPages, GetWhatIsIdleElsewhereRatherThanRunningOutOfMemory) {
 bool play(World& world, const std::function<void()>& after_each) {
   bool failed = false;
   std::vector<void*> live;
-  const Stream streams[2] = {world.device->stream(), world.device->stream()};
+  const Stream streams[2] = {world.device->new_stream(), world.device->new_stream()};
   const auto attempt = [&](const std::function<void()>& action) {
     failed |= fails(action);
     after_each();
@@ -736,7 +736,7 @@ TEST(PageHeapThreads, AreServedSideBySide) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&world, t] {
-      const Stream stream = world.device->stream();
+      const Stream stream = world.device->new_stream();
       std::vector<void*> live;
       for (std::size_t i = 0; i < 2000; ++i) {
         const std::size_t bytes = (1 + (i * 7919 + static_cast<std::size_t>(t) * 31) % 9000) * kKiB;

@@ -167,8 +167,8 @@ TEST(ContiguousAllocations, OfNothingAreNull) {
 
 TEST(ContiguousAllocations, WaitForAnotherStreamRatherThanGrowing) {
   World world(checked(), "heap:pages,cross_stream:wait,immortal_streams:True");
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   void* first = allocate_contiguous(world, 64 * kMiB, a);
   world.device->launch(a, 1'000'000, {{address(first), 64 * kMiB}});
   world.allocator.deallocate(first);
@@ -216,7 +216,7 @@ TEST(ContiguousAllocations, BorrowFromPoolsThatLend) {
 
 TEST(ContiguousAllocations, OfAPoolStayInThePoolAlsoDuringACapture) {
   World world(checked(), "heap:pages");
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* kept = nullptr;
   {
     const Capture capture(world, stream, kPool);
@@ -253,7 +253,7 @@ TEST(ContiguousAllocations, MixWithAllOthers) {
     World world(checked(400 * kMiB), seed % 2 == 0 ? "heap:pages,page_size_mb:4" : "heap:pages");
     std::mt19937 random(seed);
     const auto below = [&](std::size_t limit) { return std::size_t{random()} % limit; };
-    const Stream streams[2] = {world.device->stream(), world.device->stream()};
+    const Stream streams[2] = {world.device->new_stream(), world.device->new_stream()};
     struct Live {
       void* ptr;
       std::size_t bytes;
@@ -305,7 +305,7 @@ struct OtherProcess {
   // Opens the memory, whose pieces must have the order and sizes of the exporter.
   void* open(const SharedMemory& memory) {
     void* base = world.allocator.open_shared(memory);
-    world.device->launch(world.device->stream(), 1, {{address(base) + memory.offset, memory.bytes}});
+    world.device->launch(world.device->new_stream(), 1, {{address(base) + memory.offset, memory.bytes}});
     return base;
   }
   World world;
@@ -562,7 +562,7 @@ TEST(SharedMemory, ClosedDuringACaptureGoesWithTheNext) {
   void* first = other.open(memory);
   void* second = other.open(world.allocator.share(allocate_contiguous(world, 8 * kMiB)));
   {
-    const Capture capture(other.world, other.world.device->stream(), kPool);
+    const Capture capture(other.world, other.world.device->new_stream(), kPool);
     other.world.allocator.close_shared(first);
   }
   EXPECT_EQ(other.world.device->live_mappings(), 2u);
@@ -681,7 +681,7 @@ TEST(SharedMemoryOpenedAgain, DuringACaptureIsWhatWasClosedInIt) {
   OtherProcess other;
   void* base = other.open(memory);
   {
-    const Capture capture(other.world, other.world.device->stream(), kPool);
+    const Capture capture(other.world, other.world.device->new_stream(), kPool);
     other.world.allocator.close_shared(base);
     EXPECT_EQ(other.world.allocator.open_shared(memory), base);
   }

@@ -113,7 +113,7 @@ TEST(SleepingTags, SaveWhatTheyHeldIfAsked) {
 
 TEST(SleepingTags, WaitForTheDevice) {
   World world(checked(), "heap:pages");
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   Weights weights(world);
   void* ptr = weights.add(8 * kMiB);
   world.device->launch(other, 5'000'000, {{address(ptr), 8 * kMiB}});  // the checker sees an unmap before its end
@@ -237,7 +237,7 @@ TEST(SleepingTags, SleepOnNoDeviceWhereOneMayNot) {
   two.allocator.begin_tagged("weights");
   void* ptr = two.allocator.allocate(8 * kMiB, 0);
   two.allocator.end_tagged("weights");
-  const Stream stream = two.device[1]->stream();
+  const Stream stream = two.device[1]->new_stream();
   two.device[1]->begin_capture(stream);
   two.allocator.begin_allocate_to_pool(
       1, kPool, [](Stream) { return true; }, RedirectFor::capture);
@@ -331,7 +331,7 @@ TEST(WhileATagIsAsleep, AllOfItMayBeFreed) {
 
 TEST(WhileATagIsAsleep, AFreeMayWaitForAnotherStream) {
   World world(64 * kGiB, "heap:pages");
-  const Stream other = world.device->stream();
+  const Stream other = world.device->new_stream();
   Weights weights(world);
   void* early = weights.add(10 * kMiB);
   void* late = weights.add(10 * kMiB);
@@ -499,7 +499,7 @@ TEST(Saving, NeedsPinnedHostMemory) {
 
 TEST(SleepingPools, OfGraphsKeepTheAddressesOfTheirFreeMemory) {
   World world(checked(), "heap:pages");
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* kept = nullptr;
   void* intermediate = nullptr;
   {
@@ -772,7 +772,7 @@ TEST(AskedToSleep, NothingMayDuringACapture) {
   weights.add(8 * kMiB);
   world.allocator.release_physical("weights");
   {
-    const Capture capture(world, world.device->stream(), kPool);
+    const Capture capture(world, world.device->new_stream(), kPool);
     EXPECT_CONTAINS(refusal([&] { world.allocator.release_physical("weights"); }), "a graph is being captured");
     EXPECT_CONTAINS(refusal([&] { world.allocator.restore_physical("weights"); }), "a graph is being captured");
   }

@@ -27,7 +27,7 @@ struct Life;
 class StreamLifetimes : public testing::TestWithParam<const char*> {
  protected:
   void TearDown() override { EXPECT_EQ(world.device->dead_stream_calls(), 0u); }
-  Stream stream() { return world.device->stream(); }
+  Stream stream() { return world.device->new_stream(); }
   void live(std::size_t count, const Life* life);
   void destroy(Stream stream) { world.device->stream_destroy(stream); }
   bool is_paged() const { return std::string(GetParam()).find("pages") != std::string::npos; }
@@ -99,8 +99,8 @@ TEST(AnImmortalStreamThatIsDestroyed, CostsItsOwnIdleMemoryAtMost) {
     SCOPED_TRACE(heap);
     World world(checked(), heap);
     Program program{world};
-    const Stream gone = world.device->stream();
-    const Stream other = world.device->stream();
+    const Stream gone = world.device->new_stream();
+    const Stream other = world.device->new_stream();
     program.free(program.allocate(64 * kMiB, gone));
     world.device->stream_destroy(gone);
     std::vector<void*> blocks;
@@ -197,7 +197,7 @@ TEST(AStreamThatEnds, LeavesNoEventBehind) {
     const auto device = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
     {
       CachingAllocator allocator({device}, parse_guarded(options), guard_if_built());
-      const Stream ending = device->stream();
+      const Stream ending = device->new_stream();
       void* const own = allocator.allocate(kMiB, 0, ending);
       void* const recorded = allocator.allocate(kMiB);
       allocator.record_stream(recorded, ending);
@@ -328,8 +328,8 @@ INSTANTIATE_TEST_SUITE_P(Heaps, StreamLifetimes,
 TEST(ACaptureThatNobodyAnnounced, IsNotSpoiltByTheGrowthOfOthers) {
   for (const char* options : {"heap:pages", "heap:pages,immortal_streams:True"}) {
     World world(64 * kGiB, options);
-    const Stream capturing = world.device->stream();
-    const Stream other = world.device->stream();
+    const Stream capturing = world.device->new_stream();
+    const Stream other = world.device->new_stream();
     world.allocator.deallocate(world.allocate(64 * kMiB, capturing));
     world.allocator.deallocate(world.allocate(32 * kMiB, other));
     world.device->begin_capture(capturing);
@@ -346,7 +346,7 @@ TEST(ACaptureThatNobodyAnnounced, IsNotSpoiltByTheGrowthOfOthers) {
 TEST(ADestroyedStream, IsRefusedAndNothingHasChanged) {
   for (const char* options : {"heap:segments", "heap:pages"}) {
     World world(64 * kGiB, options);
-    const Stream gone = world.device->stream();
+    const Stream gone = world.device->new_stream();
     void* const block = world.allocate(4096);
     world.device->stream_destroy(gone);
     for (const std::size_t bytes : kSizes)
@@ -362,7 +362,7 @@ TEST(ADestroyedStream, IsRefusedAndNothingHasChanged) {
 
 TEST(ImmortalStreams, AreKnownByTheirHandles) {
   World world(64 * kGiB, "heap:segments,immortal_streams:True");
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   void* const block = world.allocate(4096, stream);
   world.allocator.deallocate(block);
   world.allocator.stream_ends(stream);
@@ -388,7 +388,7 @@ class WithStreamsOfThreads final : public ForwardingDevice<WithStreamsOfThreads,
     if (stream != kPerThread) return stream;
     static thread_local std::map<std::weak_ptr<SimulatedDevice>, Stream, std::owner_less<>> of_this_thread;
     const auto [at, is_new] = of_this_thread.try_emplace(simulated_);
-    if (is_new) at->second = simulated_->stream();
+    if (is_new) at->second = simulated_->new_stream();
     return at->second;
   }
   std::uint64_t stream_id(Stream stream) override { return simulated_->stream_id(own(stream)); }

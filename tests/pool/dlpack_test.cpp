@@ -181,8 +181,8 @@ TEST(DLPackExport, ADeleterOutlivesThePoolAndItsAllocator) {
 
 TEST(DLPackStreams, TheConsumersStreamComesAfterTheProducersWorkAndBeforeTheNextUsers) {
   PoolWorld world({.max_slots = 1});
-  const Stream producer = world.device->stream();
-  const Stream consumer = world.device->stream();
+  const Stream producer = world.device->new_stream();
+  const Stream consumer = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(producer);
   world.use(tensor);
   tensor.share_with(consumer);
@@ -197,7 +197,7 @@ TEST(DLPackStreams, TheConsumersStreamComesAfterTheProducersWorkAndBeforeTheNext
 
 TEST(DLPackStreams, TheOwnStreamNeedsNoSharing) {
   PoolWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   PooledTensor tensor = world.pool.acquire(stream);
   tensor.share_with(stream);
   tensor.release();
@@ -208,9 +208,9 @@ TEST(DLPackStreams, TheOwnStreamNeedsNoSharing) {
 
 TEST(DLPackStreams, ACaptureIsNotToBeJoined) {
   PoolWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   PooledTensor tensor = world.pool.acquire(stream);
-  const Stream capturing = world.device->stream();
+  const Stream capturing = world.device->new_stream();
   world.device->begin_capture(capturing);
   EXPECT_CONTAINS(refusal([&] { tensor.share_with(capturing); }), "a stream captures");
   EXPECT_NO_THROW(world.device->end_capture(capturing));
@@ -224,8 +224,8 @@ TEST(DLPackStreams, ACallThatFailsLeavesTheTensorUnshared) {
   bool struck = true;
   while (struck) {
     PoolWorld world;
-    const Stream other = world.device->stream();
-    PooledTensor tensor = world.pool.acquire(world.device->stream());
+    const Stream other = world.device->new_stream();
+    PooledTensor tensor = world.pool.acquire(world.device->new_stream());
     world.device->set_faults({{.nth = ++nth, .out_of_memory = false, .code = 999}});
     try {
       tensor.share_with(other);

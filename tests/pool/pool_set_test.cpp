@@ -92,8 +92,8 @@ TEST(PoolSet, MemoryThatTheAllocatorDoesNotHaveNowIsNotCounted) {
 
 // Makes pools trim each other, the allocator free segments, and memory serve several streams.
 void use_some_specs(SetWorld& world) {
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   PooledTensor first = world.pools.acquire(spec_of(16), a);
   first.record_stream(b);
   PooledTensor second = world.pools.acquire(spec_of(12), b);

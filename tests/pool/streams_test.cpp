@@ -12,8 +12,8 @@ namespace {
 
 TEST(PoolStreams, AnotherStreamWaitsForTheLastOneOnTheGpu) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(a);
   world.use(tensor);
   world.release_checked(tensor);
@@ -28,8 +28,8 @@ TEST(PoolStreams, AnotherStreamWaitsForTheLastOneOnTheGpu) {
 TEST(PoolStreams, ATensorIsSharedBehindTheWorkOfItsStream) {
   constexpr std::int64_t kWork = 1'000'000'000;  // ns
   PoolWorld world;
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(a);
   world.device->launch(a, kWork);
   tensor.share_with(b);
@@ -42,10 +42,10 @@ TEST(PoolStreams, ATensorIsSharedBehindTheWorkOfItsStream) {
 // The checker is itself checked: without the wait it finds the hazard.
 TEST(PoolStreams, AWaitThatIsMissingIsFound) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
+  const Stream a = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(a);
   world.use(tensor);
-  world.use(tensor, world.device->stream());  // without a notification
+  world.use(tensor, world.device->new_stream());  // without a notification
   world.release_checked(tensor);
   tensor = world.pool.acquire(a);
   EXPECT_THROW(world.check(tensor), HazardError);
@@ -53,7 +53,7 @@ TEST(PoolStreams, AWaitThatIsMissingIsFound) {
 
 TEST(PoolStreams, TheSameStreamWaitsForNothing) {
   PoolWorld world;
-  const Stream a = world.device->stream();
+  const Stream a = world.device->new_stream();
   for (int i = 0; i < 10; ++i) {
     PooledTensor tensor = world.acquire_checked(a);
     world.use(tensor);
@@ -65,8 +65,8 @@ TEST(PoolStreams, TheSameStreamWaitsForNothing) {
 
 TEST(PoolStreams, AStreamGetsWhatItUsedItselfIfThereIsSuch) {
   PoolWorld world;
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   PooledTensor of_a = world.pool.acquire(a);
   PooledTensor of_b = world.pool.acquire(b);
   void* const a_data = of_a.data();
@@ -82,11 +82,11 @@ TEST(PoolStreams, AStreamGetsWhatItUsedItselfIfThereIsSuch) {
 
 TEST(PoolStreams, AnotherSlotIsTakenInsteadOfAWaitWhereThatIsAskedFor) {
   PoolWorld world({.max_slots = 2, .other_stream = OtherStream::other_slot});
-  world.pool.acquire(world.device->stream());
-  world.pool.acquire(world.device->stream());
+  world.pool.acquire(world.device->new_stream());
+  world.pool.acquire(world.device->new_stream());
   EXPECT_EQ(world.pool.stats().slots, 2u);
   EXPECT_EQ(world.pool.stats().stream_waits, 0u);
-  world.pool.acquire(world.device->stream());  // no third slot
+  world.pool.acquire(world.device->new_stream());  // no third slot
   EXPECT_EQ(world.pool.stats().slots, 2u);
   EXPECT_EQ(world.pool.stats().stream_waits, 1u);
 }
@@ -94,8 +94,8 @@ TEST(PoolStreams, AnotherSlotIsTakenInsteadOfAWaitWhereThatIsAskedFor) {
 TEST(PoolStreams, WhereThereIsNoMemoryForAnotherSlotItWaitsAfterAll) {
   World world(32 * kMiB);
   TensorPool pool(world.allocator, {{24 << 20}, DType::int8}, {.other_stream = OtherStream::other_slot});
-  pool.acquire(world.device->stream());
-  EXPECT_TRUE(pool.acquire(world.device->stream()));
+  pool.acquire(world.device->new_stream());
+  EXPECT_TRUE(pool.acquire(world.device->new_stream()));
   EXPECT_EQ(pool.stats().stream_waits, 1u);
   const PooledTensor held = pool.acquire();
   EXPECT_THROW(pool.acquire(), OutOfMemory);
@@ -104,9 +104,9 @@ TEST(PoolStreams, WhereThereIsNoMemoryForAnotherSlotItWaitsAfterAll) {
 
 TEST(PoolStreams, RecordedStreamsAreWaitedForToo) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
-  const Stream c = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
+  const Stream c = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(a);
   for (const Stream other : {b, c, b, a}) {
     world.use(tensor, other);
@@ -126,9 +126,9 @@ TEST(PoolStreams, RecordedStreamsAreWaitedForToo) {
 
 TEST(PoolStreams, ACaptureOfAStreamThatUsedAFormerTensorDoesNotRefuseTheSlot) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
-  const Stream c = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
+  const Stream c = world.device->new_stream();
   PooledTensor tensor = world.pool.acquire(a);
   tensor.record_stream(b);
   tensor.release();
@@ -140,13 +140,13 @@ TEST(PoolStreams, ACaptureOfAStreamThatUsedAFormerTensorDoesNotRefuseTheSlot) {
 
 TEST(PoolStreams, AWaitThatWasQueuedBeforeAFailureIsCounted) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
+  const Stream a = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(a);
   world.use(tensor);
-  tensor.record_stream(world.device->stream());
+  tensor.record_stream(world.device->new_stream());
   world.release_checked(tensor);
   world.device->set_faults({{.call = DeviceCall::stream_wait, .nth = 2, .out_of_memory = false, .code = 999}});
-  EXPECT_THROW(world.pool.acquire(world.device->stream()), CudaError);
+  EXPECT_THROW(world.pool.acquire(world.device->new_stream()), CudaError);
   EXPECT_EQ(world.pool.stats().stream_waits, 1u);
   world.device->set_faults({});
   EXPECT_EQ(world.pool.validate(), "");
@@ -155,8 +155,8 @@ TEST(PoolStreams, AWaitThatWasQueuedBeforeAFailureIsCounted) {
 
 TEST(PoolStreams, WhatIsTrimmedIsNotUsedTooEarlyByTheAllocatorsOthers) {
   PoolWorld world({.stream = nullptr});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   for (const auto& [first, last] : {std::pair{a, b}, std::pair{a, Stream{nullptr}}, std::pair{Stream{nullptr}, b}}) {
     PooledTensor tensor = world.acquire_checked(first);
     world.use(tensor);
@@ -176,8 +176,8 @@ TEST(PoolStreams, WhatIsTrimmedIsNotUsedTooEarlyByTheAllocatorsOthers) {
 
 TEST(PoolStreams, ACapturingStreamGetsItsOwnSlotsOrNewMemory) {
   PoolWorld world({.max_slots = 2});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   void* const of_a = world.pool.acquire(a).data();
   world.device->begin_capture(b);
   PooledTensor captured = world.pool.acquire(b);
@@ -193,8 +193,8 @@ TEST(PoolStreams, ACapturingStreamGetsItsOwnSlotsOrNewMemory) {
 
 TEST(PoolStreams, SlotsOfACapturingStreamAreNobodyElses) {
   PoolWorld world({.max_slots = 1});
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   world.device->begin_capture(a);
   void* const data = world.pool.acquire(a).data();
   EXPECT_FALSE(world.pool.try_acquire(b));
@@ -205,8 +205,8 @@ TEST(PoolStreams, SlotsOfACapturingStreamAreNobodyElses) {
 
 TEST(PoolStreams, AStreamThatEndsIsWaitedForByItsLastEvent) {
   PoolWorld world({.max_slots = 1});
-  const Stream ending = world.device->stream();
-  const Stream other = world.device->stream();
+  const Stream ending = world.device->new_stream();
+  const Stream other = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(ending);
   world.use(tensor);
   world.release_checked(tensor);
@@ -225,8 +225,8 @@ TEST(PoolStreams, AStreamThatEndsIsWaitedForByItsLastEvent) {
 TEST(PoolStreams, TrimmingWaitsForTheWorkOfStreamsThatHaveEnded) {
   for (const bool is_declared : {true, false}) {
     PoolWorld world;
-    const Stream lives = world.device->stream();
-    const Stream ending = world.device->stream();
+    const Stream lives = world.device->new_stream();
+    const Stream ending = world.device->new_stream();
     PooledTensor tensor = world.acquire_checked(lives);
     world.release_checked(tensor);
     tensor = world.acquire_checked(ending);
@@ -250,12 +250,12 @@ TEST(PoolStreams, TrimmingWaitsForTheWorkOfStreamsThatHaveEnded) {
 
 TEST(PoolStreams, AHandleThatIsGivenAgainIsAnotherStream) {
   PoolWorld world({.max_slots = 1});
-  const Stream first = world.device->stream();
+  const Stream first = world.device->new_stream();
   PooledTensor tensor = world.acquire_checked(first);
   world.use(tensor);
   world.release_checked(tensor);
   world.device->stream_destroy(first);
-  ASSERT_EQ(world.device->stream(), first);
+  ASSERT_EQ(world.device->new_stream(), first);
   tensor = world.acquire_checked(first);  // or the checker throws
   world.release_checked(tensor);
 }
@@ -264,7 +264,7 @@ TEST(PoolStreams, AThousandThatEndedLeaveNothing) {
   PoolWorld world;
   const auto live = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      const Stream ending = world.device->stream();
+      const Stream ending = world.device->new_stream();
       PooledTensor tensor = world.acquire_checked(ending);
       world.use(tensor);
       world.release_checked(tensor);
@@ -285,7 +285,7 @@ TEST(PoolStreams, AThousandThatEndedLeaveNothing) {
 
 TEST(PoolStreams, AStreamThatCapturesCannotEnd) {
   PoolWorld world;
-  const Stream capturing = world.device->stream();
+  const Stream capturing = world.device->new_stream();
   world.pool.acquire(capturing).release();
   world.device->begin_capture(capturing);
   EXPECT_CONTAINS(refusal([&] { world.pool.stream_ends(capturing); }), "cannot end while it captures a graph");
@@ -302,7 +302,8 @@ TEST(PoolStreams, NoHazardInRandomPrograms) {
                      .growth_step = 1 + below(4),
                      .other_stream = below(2) == 0 ? OtherStream::wait : OtherStream::other_slot,
                      .on_reuse = below(2) == 0 ? OnReuse::keep : OnReuse::zero});
-    std::vector<Stream> streams = {nullptr, world.device->stream(), world.device->stream(), world.device->stream()};
+    std::vector<Stream> streams = {nullptr, world.device->new_stream(), world.device->new_stream(),
+                                   world.device->new_stream()};
     std::vector<PooledTensor> live;
     for (int i = 0; i < 400; ++i) {
       if (live.size() < 12 && below(2) == 0) {

@@ -25,7 +25,7 @@ std::vector<PooledTensor> acquire_many(TensorPool& pool, std::size_t count, Stre
 
 TEST(TensorPool, ATensorSaysWhatItIs) {
   PoolWorld world;
-  const Stream stream = world.device->stream();
+  const Stream stream = world.device->new_stream();
   const PooledTensor tensor = world.pool.acquire(stream);
   EXPECT_TRUE(tensor);
   EXPECT_EQ(tensor.shape(), (std::vector<std::int64_t>{256, 256}));
@@ -276,8 +276,8 @@ TEST(TensorPool, ASlotCostsAtMost64Bytes) {
 // Every device call that a program of a pool makes fails once, each in its turn.
 TEST(TensorPool, AfterAnyFailingCallTheBooksBalanceAndItGoesOn) {
   const auto program = [](PoolWorld& world) {
-    const Stream a = world.device->stream();
-    const Stream b = world.device->stream();
+    const Stream a = world.device->new_stream();
+    const Stream b = world.device->new_stream();
     std::vector<PooledTensor> tensors = acquire_many(world.pool, 3, a);
     tensors[0].record_stream(b);
     tensors.clear();

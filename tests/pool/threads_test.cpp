@@ -247,10 +247,10 @@ struct Stress {
 TEST(PoolThreads, NoSlotEverHasTwoOwners) {
   for (const std::size_t max_slots : {std::size_t{6}, std::size_t{40}, std::size_t{0}}) {
     Stress stress({.max_slots = max_slots, .growth_step = 3});
-    const Stream shared = stress.world.device->stream();
+    const Stream shared = stress.world.device->new_stream();
     std::vector<std::thread> threads;
     for (std::uint64_t i = 1; i <= 4; ++i) {
-      const Stream stream = i <= 2 ? shared : stress.world.device->stream();
+      const Stream stream = i <= 2 ? shared : stress.world.device->new_stream();
       threads.emplace_back([&stress, i, stream] { stress.run(i, 5000, stream); });
     }
     for (std::thread& thread : threads) thread.join();

@@ -52,7 +52,7 @@ Player::Player(const Program& program, const Config& config)
       caches_(allocator_->options().thread_cache.value_or(may_sleep_)) {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (std::uint64_t stream = 1; stream < kProgramStreams; ++stream) {
-      places_[i].streams[stream] = devices_[i]->stream();
+      places_[i].streams[stream] = devices_[i]->new_stream();
     }
   }
   allocator_->add_free_memory_callback([this] { return free_donations(); });

@@ -40,7 +40,7 @@ class SmallPlayer {
 
   SmallPlayer(Bytes& bytes, const std::optional<Fault>& fault, std::size_t memory_bytes)
       : bytes_(bytes), fault_(fault), device_(make_device(memory_bytes)) {
-    for (Stream& stream : streams_) stream = device_->stream();
+    for (Stream& stream : streams_) stream = device_->new_stream();
   }
 
   virtual void begin() {}  // may fail

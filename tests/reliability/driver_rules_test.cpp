@@ -34,10 +34,10 @@ struct CheckedWorld : World {
 TEST(DriverRules, AHandleMayBeAnotherStreams) {
   for (const char* options : {"heap:segments", "heap:pages"}) {
     CheckedWorld world(options);
-    const Stream first = world.device->stream();
+    const Stream first = world.device->new_stream();
     world.use(64 * kMiB, first, kForLong);
     world.device->stream_destroy(first);
-    const Stream second = world.device->stream();
+    const Stream second = world.device->new_stream();
     ASSERT_EQ(second, first);
     world.use(64 * kMiB, second);
     EXPECT_EQ(world.device->dead_stream_calls(), 0u);
@@ -47,9 +47,9 @@ TEST(DriverRules, AHandleMayBeAnotherStreams) {
 // The code is also that of a reset, after which nothing would use the block.
 TEST(DriverRules, ADestroyedStreamMayAnswerWithTheCodeOfAReset) {
   CheckedWorld world;
-  const Stream busy = world.device->stream();
+  const Stream busy = world.device->new_stream();
   void* const block = world.allocate(8 * kMiB);
-  world.allocator.record_stream(block, world.device->stream());
+  world.allocator.record_stream(block, world.device->new_stream());
   world.allocator.record_stream(block, busy);
   world.launch(busy);
   world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 709, .repeat = true}});
@@ -60,8 +60,8 @@ TEST(DriverRules, ADestroyedStreamMayAnswerWithTheCodeOfAReset) {
 // The end of another stream's work may depend on what the waiting stream has yet to do.
 TEST(DriverRules, AWaitMayNeverEnd) {
   CheckedWorld world("heap:pages,cross_stream:wait,immortal_streams:True");
-  const Stream a = world.device->stream();
-  const Stream b = world.device->stream();
+  const Stream a = world.device->new_stream();
+  const Stream b = world.device->new_stream();
   world.use(64 * kMiB, a);
   world.device->launch(a, kForLong * 1000);
   world.use(64 * kMiB, b);

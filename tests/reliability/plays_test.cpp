@@ -78,8 +78,8 @@ TEST(TheHazardChecker, CatchesAUseThatWasNotAnnounced) {
   config.check_hazards = true;
   const auto device = std::make_shared<SimulatedDevice>(config);
   CachingAllocator allocator({device});
-  const Stream home = device->stream();
-  const Stream other = device->stream();
+  const Stream home = device->new_stream();
+  const Stream other = device->new_stream();
   void* ptr = allocator.allocate(1000, 0, home);
   const auto address = reinterpret_cast<Address>(ptr);
   device->handed_out(address, 1000, home);

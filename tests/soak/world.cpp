@@ -10,7 +10,7 @@ SoakWorld::SoakWorld(const std::string& options, std::size_t memory_bytes)
       host_(device_) {
   pool_ = std::make_unique<TensorPool>(allocator_, TensorSpec{{100'000}, DType::float32},
                                        TensorPoolOptions{.growth_step = kSlotsASlab, .high_water = 8});
-  for (Stream& stream : streams_) stream = device_->stream();
+  for (Stream& stream : streams_) stream = device_->new_stream();
 }
 
 std::shared_ptr<SimulatedDevice> SoakWorld::make_device(std::size_t memory_bytes) {

@@ -114,7 +114,7 @@ TEST_P(ThreadsWithoutHostMemory, LoseNothing) {
   config.memory_bytes = std::size_t{1} << 30;
   const auto device = std::make_shared<SimulatedDevice>(config);
   CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_options(GetParam()));
-  const std::vector<Stream> streams = {nullptr, device->stream(), device->stream()};
+  const std::vector<Stream> streams = {nullptr, device->new_stream(), device->new_stream()};
   std::vector<std::thread> threads;
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     threads.emplace_back([&, seed] { allocate_and_free(allocator, streams, seed_or(seed)); });
@@ -143,7 +143,7 @@ void without_memory(const std::function<void()>& action) {
 Outcome play_guarded(const char* options, std::size_t first) {
   const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
   CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_guarded(options), guard_if_built());
-  const Stream streams[] = {nullptr, device->stream()};
+  const Stream streams[] = {nullptr, device->new_stream()};
   std::mt19937_64 random(7);
   std::vector<void*> live;
   live.reserve(100);
@@ -170,7 +170,7 @@ Outcome play_guarded(const char* options, std::size_t first) {
 Outcome play_pool(const char* options, std::size_t first) {
   const auto device = std::make_shared<SimulatedDevice>(SimulatedDevice::Config{});
   CachingAllocator allocator({std::make_shared<QuietDevice>(device)}, parse_guarded(options), guard_if_built());
-  const Stream streams[] = {nullptr, device->stream(), device->stream()};
+  const Stream streams[] = {nullptr, device->new_stream(), device->new_stream()};
   std::mt19937_64 random(3);
   std::vector<PooledTensor> held;
   held.reserve(300);

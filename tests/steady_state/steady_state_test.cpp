@@ -100,8 +100,8 @@ TEST_F(SteadyState, ChurnAllocatesNothing) {
 }
 
 TEST_F(SteadyState, FreesThatWaitForStreamsAllocateNothing) {
-  const Stream home = device->stream();
-  const std::array<Stream, 3> others = {device->stream(), device->stream(), device->stream()};
+  const Stream home = device->new_stream();
+  const std::array<Stream, 3> others = {device->new_stream(), device->new_stream(), device->new_stream()};
   EXPECT_EQ(allocations_in_steady_state(500,
                                         [&] {
                                           for (const Stream other : others) {

@@ -301,7 +301,7 @@ const std::string kOneAfterTheOther = "a,1,512,0\nf,1\na,2,512,0\n";
 
 void use_elsewhere(ReplayWorld& world) {
   const auto address = reinterpret_cast<Address>(world.pointer(0));
-  world.device().launch(world.device().stream(), 1000, {{address, 512}});
+  world.device().launch(world.device().new_stream(), 1000, {{address, 512}});
 }
 
 TEST(Hazards, AreFoundWhereTheyAreCheckedAndNameTraceAndEvent) {
@@ -332,7 +332,7 @@ TEST(Hazards, OfTheWorkOnBlocksAreRecordedEvenIfItTakesNoTime) {
   world.play_with_work(0);
   const auto address = reinterpret_cast<Address>(world.pointer(0));
   world.play_with_work(1);
-  EXPECT_THROW(world.device().handed_out(address, 512, world.device().stream()), HazardError);
+  EXPECT_THROW(world.device().handed_out(address, 512, world.device().new_stream()), HazardError);
 }
 
 TEST(Hazards, AreNotLookedForUnlessAskedTo) {

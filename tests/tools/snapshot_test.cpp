@@ -132,7 +132,7 @@ TEST(Snapshots, OfCachalotAreReadAsTheyWere) {
   CachingAllocator allocator({device});
   allocator.record_history({.max_entries = 100});
   void* const first = allocator.allocate(1000);
-  allocator.allocate(3 * kMiB, 0, device->stream());
+  allocator.allocate(3 * kMiB, 0, device->new_stream());
   allocator.allocate(30 * kMiB);
   allocator.deallocate(first);
   const Snapshot own = allocator.snapshot();

@@ -309,8 +309,6 @@ class SimulatedDevice final : public Device {
   // Work, as a program launches it. Any pointer value names a stream, except for a stream that was
   // destroyed and a new_stream() of another device: calls with these throw CudaError 400.
 
-  /// Returns new_stream().
-  Stream stream() { return new_stream(); }
   /// Makes a new stream of this name, if it is that of a stream that was destroyed.
   void stream_create(Stream name);
   /// Makes the stream a blocking one, as those of cudaStreamCreate are. It and the legacy stream
