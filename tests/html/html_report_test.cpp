@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "cachalot/errors.h"
 #include "tools/analysis/explanation.h"
@@ -44,6 +45,23 @@ TEST(Page, HasNoTextOfTheReportInItsHtml) {
   EXPECT_EQ(html.find("<b>title"), std::string::npos);
   EXPECT_EQ(html.find("<i>table"), std::string::npos);
   EXPECT_EQ(html.find("layers.py"), std::string::npos);
+}
+
+TEST(Page, BeginsWithTheVerdictsOfItsAnswer) {
+  HtmlReport report;
+  for (const char* const title : {"device 0", "device 1"}) {
+    Section device(title);
+    device.add(Figure{.label = "used", .cell = {nullptr, "1 GiB"}});
+    device.add(Figure{.label = "fits", .cell = {nullptr, "yes"}, .is_verdict = true});
+    report.answer.add(std::move(device));
+  }
+  nlohmann::json verdict = json_of(html_data(report, built_in_rules()))["verdict"];
+  EXPECT_EQ(verdict["headline"], "fits: yes");
+  EXPECT_EQ(verdict["paragraphs"], nlohmann::json({"device 1: fits: yes"}));
+  report.verdict.headline = "All limits are kept.";
+  verdict = json_of(html_data(report, built_in_rules()))["verdict"];
+  EXPECT_EQ(verdict["headline"], "All limits are kept.");
+  EXPECT_TRUE(verdict["paragraphs"].empty());
 }
 
 TEST(Page, AllowsItsOwnScriptsAlone) {

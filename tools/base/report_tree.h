@@ -68,7 +68,8 @@ struct Figure {
   std::string label{};  // for people; "" with a key: they do not see it
   Cell cell{};
   Unit unit = Unit::text;
-  bool is_answer = false;  // the label is bold, and a long text has several lines
+  bool is_answer = false;   // the label is bold, and a long text has several lines
+  bool is_verdict = false;  // pages begin with it
 };
 
 struct Column {

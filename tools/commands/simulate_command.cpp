@@ -2,13 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/bytes.h"
@@ -116,32 +114,13 @@ class SimulateCommand : public Command {
   }
 
  private:
-  // The verdict of each device, its memory over time, and the report.
+  // The report, and the memory of each device over time.
   void write_html(const Simulation& simulation, const Section& report) const {
     HtmlReport page{.title = title_, .command = "cachalot simulate", .shows_figures = true, .answer = report};
-    for (const ReportPart& part : report.parts) {
-      if (const auto* const processes = std::get_if<Section>(&part.content))
-        std::ranges::for_each(processes->parts, [&](const ReportPart& one) { add_verdict_of(one, page); });
-    }
     for (const ProcessReport& process : simulation.processes) {
       for (const Timelines& timelines : process.timelines) add_runs(page, timelines);
     }
     write_html_report(html_, page, built_in_rules());
-  }
-
-  static void add_verdict_of(const ReportPart& part, HtmlReport& page) {
-    const auto* const device = std::get_if<Section>(&part.content);
-    if (device == nullptr) return;
-    for (const ReportPart& line : device->parts) {
-      const auto* const figure = std::get_if<Figure>(&line.content);
-      if (figure == nullptr || figure->label != "fits") continue;
-      const std::string text = fmt::format("fits: {}", figure->cell.text);
-      if (page.verdict.headline.empty()) {
-        page.verdict.headline = text;
-      } else {
-        page.verdict.paragraphs.push_back(fmt::format("{}: {}", device->title, text));
-      }
-    }
   }
 
   std::optional<Frames> frames() const {

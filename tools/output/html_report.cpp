@@ -494,6 +494,21 @@ nlohmann::ordered_json add_run(const HtmlRun& run, const CategoryRules& rules, c
   return RunData(run, rules, prefix, columns, texts).make();
 }
 
+// Adds the section's verdicts: the first is the headline, the others follow with the titles of their sections.
+void add_verdicts(HtmlVerdict& verdict, const Section& section) {
+  for (const ReportPart& part : section.parts) {
+    if (const auto* const inner = std::get_if<Section>(&part.content)) add_verdicts(verdict, *inner);
+    const auto* const figure = std::get_if<Figure>(&part.content);
+    if (figure == nullptr || !figure->is_verdict) continue;
+    const std::string text = fmt::format("{}: {}", figure->label, figure->cell.text);
+    if (verdict.headline.empty()) {
+      verdict.headline = text;
+    } else {
+      verdict.paragraphs.push_back(fmt::format("{}: {}", section.title, text));
+    }
+  }
+}
+
 Json json_of(const HtmlVerdict& verdict) {
   Json remedies = Json::array();
   for (const HtmlRemedy& remedy : verdict.remedies) {
@@ -569,12 +584,14 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
   }
   Json tables = Json::array();
   add_tables(tables, report.answer, report.shows_figures, "");
+  HtmlVerdict verdict = report.verdict;
+  if (verdict.headline.empty()) add_verdicts(verdict, report.answer);
   Json names = Json::array();
   for (std::size_t i = 0; i < texts.size(); ++i) names.push_back(std::string(texts[static_cast<TextId>(i)]));
   const std::string json = text_of({{"title", report.title},
                                     {"command", report.command},
                                     {"version", CACHALOT_VERSION_STRING},
-                                    {"verdict", json_of(report.verdict)},
+                                    {"verdict", json_of(verdict)},
                                     {"runs", std::move(runs)},
                                     {"compares", report.compares},
                                     {"tables", std::move(tables)},

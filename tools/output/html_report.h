@@ -32,7 +32,7 @@ struct HtmlRemedy {
 };
 
 struct HtmlVerdict {
-  std::string headline;                 // empty: the report has no verdict
+  std::string headline;                 // empty: that of the answer, if it has one (Figure::is_verdict)
   std::vector<std::string> paragraphs;  // plain text
   std::vector<HtmlRemedy> remedies;
 };

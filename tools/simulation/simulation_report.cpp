@@ -352,20 +352,24 @@ void add_fits_on(Section& section, const ProcessReport& report, const json& devi
   add_gpus_for(section, report, device);
 }
 
+void add_verdict_line(Section& section, std::string text, Mood mood) {
+  section.add(Figure{.label = "fits", .cell = {nullptr, std::move(text), mood}, .is_verdict = true});
+}
+
 void add_fits(Section& section, const ProcessReport& report, const json& device, bool failed, bool verbose) {
   const std::size_t peak = number(device, "common_peak_bytes");
   if (failed) {
-    section.add_line("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
+    add_verdict_line(section, fmt::format("unknown: what ran needed {}", format_bytes(peak)), Mood::plain);
     return;
   }
   const std::size_t spare = number(device, "total_bytes") - peak;
-  section.add_line("fits", (fits_surely(device, spare) ? "yes" : "probably") + describe_spare(device, spare),
+  add_verdict_line(section, (fits_surely(device, spare) ? "yes" : "probably") + describe_spare(device, spare),
                    Mood::good);
   add_tightness(section, report, device, torch_of(report, device));
   add_fits_on(section, report, device, verbose);
 }
 
-void add_lack(Section& section, const std::string& lack) { section.add_line("fits", "NO: " + lack, Mood::bad); }
+void add_lack(Section& section, const std::string& lack) { add_verdict_line(section, "NO: " + lack, Mood::bad); }
 
 void add_verdict(Section& section, const Simulation& simulation, const ProcessReport& report, const json& device,
                  bool verbose) {
