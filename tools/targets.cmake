@@ -10,8 +10,9 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
   find_package(ZLIB REQUIRED)
   cachalot_files(replay_sources tools
     analysis/categories.cpp analysis/causes.cpp analysis/checks.cpp analysis/difference.cpp
-    analysis/explanation.cpp analysis/explanation_report.cpp analysis/failing_process.cpp analysis/log_text.cpp analysis/message_report.cpp
-    analysis/oom_figures.cpp analysis/oom_message.cpp analysis/program_settings.cpp analysis/recorded_trace.cpp analysis/sites.cpp
+    analysis/explanation.cpp analysis/explanation_report.cpp analysis/failing_process.cpp analysis/holders.cpp analysis/log_text.cpp
+    analysis/message_report.cpp
+    analysis/oom_figures.cpp analysis/oom_message.cpp analysis/program_settings.cpp analysis/recorded_trace.cpp analysis/remedies.cpp analysis/sites.cpp
     analysis/timeline.cpp analysis/written_sizes.cpp base/input_file.cpp base/output_file.cpp base/parallel.cpp base/report_tree.cpp
     base/text_layout.cpp history/history.cpp history/memory_ranges.cpp history/parts.cpp
     history/pickle_program.cpp history/snapshot_builder.cpp history/snapshot_history.cpp history/tables.cpp

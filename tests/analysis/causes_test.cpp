@@ -130,7 +130,7 @@ TEST(Explain, FragmentationNamesTheBlocksThatPinSegments) {
   EXPECT_EQ(one.evidence.of(Cause::fragmentation).largest_bytes, 56 * kMebi);
   ASSERT_FALSE(one.pins.empty());
   EXPECT_EQ(one.pins.front().at, "app/answers.py:14 in summary");
-  EXPECT_EQ(one.pins.front().pin.blocks, 10);
+  EXPECT_EQ(one.pins.front().blocks, 10);
   EXPECT_EQ(keys(one), (std::vector<std::string>{"page_heap", "expandable_segments"}));
   EXPECT_EQ(one.remedies.of_bytes, (490 + 300) * kMebi);
   EXPECT_LT(one.remedies.best.front().reserved_bytes, 400 * kMebi);
@@ -142,7 +142,7 @@ TEST(Explain, WhatIsFreedBehindTheFailureDoesNotChangeTheAnswer) {
   for (Address i = 0; i < 10; ++i) program.free(kFirst + i * 64 * kMebi + (38 + 2 * i) * kMebi, 2 * kMebi);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::fragmentation);
-  EXPECT_EQ(one.pins.front().pin.blocks, 10);
+  EXPECT_EQ(one.pins.front().blocks, 10);
 }
 
 TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
@@ -338,7 +338,7 @@ TEST(Explain, ALoopThatNeverFreesLeaks) {
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::leak);
   EXPECT_EQ(one.growths.front().at, "app/serve.py:8 in answer");
-  EXPECT_EQ(one.growths.front().allocations, 20);
+  EXPECT_EQ(one.growths.front().allocations.size(), 20);
   EXPECT_EQ(keys(one).front(), "free_leak");
 }
 

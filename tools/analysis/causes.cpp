@@ -1,21 +1,14 @@
 #include "tools/analysis/causes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
-#include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/analysis/program_settings.h"
-#include "tools/analysis/recorded_trace.h"
-#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
 namespace {
@@ -102,8 +95,9 @@ std::vector<Growth> growth_until(const Timeline& timeline, std::span<const Categ
     growth.allocations.push_back(i);
   }
   for (auto& [key, growth] : by_place) {
-    growth.place = key.first;
-    if (search.grows(growth)) found.push_back(std::move(growth));
+    if (!search.grows(growth)) continue;
+    growth.at = sites.text_of(key.first);
+    found.push_back(std::move(growth));
   }
   std::ranges::stable_sort(found, std::greater<>{}, &Growth::bytes);
   return found;
@@ -206,16 +200,18 @@ std::optional<Cause> largest_holder(const Evidence& evidence) {
 
 std::string_view key_of(Cause cause) { return kKeys[static_cast<std::size_t>(cause)]; }
 
-void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
-                  const std::vector<bool>& graph_pools, const Options& options) {
+void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, const Timeline& timeline) {
+  const std::vector<bool> graph_pools = graph_pools_of(timeline);
   const Failure failure = evidence.failure.value_or(Failure{});
   for (const SegmentAt& segment : segments) {
     add(evidence.of(kind_of(segment, failure, graph_pools)), segment.free_bytes, segment.largest_free_bytes,
         segment.free_pieces);
     for (const LiveBlock& block : segment.live) {
-      const std::uint64_t needed = round_to_block(std::max<std::uint64_t>(1, allocations[block.allocation].bytes));
+      const std::uint64_t needed =
+          round_to_block(std::max<std::uint64_t>(1, timeline.allocations()[block.allocation].bytes));
       if (block.bytes <= needed) continue;
-      const Cause cause = is_oversize(block.bytes, options) ? Cause::oversize_blocks : Cause::cached_by_rounding;
+      const Cause cause =
+          is_oversize(block.bytes, timeline.options()) ? Cause::oversize_blocks : Cause::cached_by_rounding;
       add(evidence.of(cause), block.bytes - needed, block.bytes - needed, 1);
     }
   }
@@ -238,7 +234,7 @@ std::vector<bool> graph_pools_of(const Timeline& timeline) {
   return graphs;
 }
 
-std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, const Timeline& timeline,
                          std::span<const BlockOwner> owners, Sites& sites, std::size_t most) {
   using Place = std::pair<std::optional<FrameId>, TextId>;  // or an owner
   std::map<Place, Pin> by_place;
@@ -246,12 +242,11 @@ std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Al
     if (segment.free_bytes == 0 || segment.live_bytes == 0) continue;
     std::set<Place> places;
     for (const LiveBlock& block : segment.live) {
-      const Allocation& one = allocations[block.allocation];
+      const Allocation& one = timeline.allocations()[block.allocation];
       const StackId stack = sites.telling_stack(one.stack, one.details);
       Place place(stack == 0 ? std::nullopt : std::optional(sites.place_of(stack)), 0);
       if (stack == 0 && !owners.empty()) place.second = owners[block.allocation].name;
       Pin& pin = by_place[place];
-      std::tie(pin.place, pin.owner) = place;
       pin.free_bytes +=
           static_cast<std::uint64_t>(static_cast<double>(segment.free_bytes) * static_cast<double>(block.bytes) /
                                      static_cast<double>(segment.live_bytes));
@@ -262,7 +257,10 @@ std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Al
   }
   std::vector<Pin> pins;
   pins.reserve(by_place.size());
-  for (const auto& [place, pin] : by_place) pins.push_back(pin);
+  for (auto& [place, pin] : by_place) {
+    pin.at = place.first ? sites.text_of(*place.first) : std::string(timeline.history().texts[place.second]);
+    pins.push_back(std::move(pin));
+  }
   std::ranges::stable_sort(pins, std::greater<>{}, &Pin::free_bytes);
   if (pins.size() > most) pins.resize(most);
   return pins;
@@ -278,240 +276,6 @@ Cause cause_of(const Evidence& evidence) {
     return Cause::waiting;
   if (is_limited(evidence)) return evidence.is_known_without_limit ? Cause::driver : Cause::limit;
   return largest_holder(evidence).value_or(Cause::too_large);
-}
-
-namespace {
-
-using Action = HistoryEvent::Action;
-
-constexpr std::size_t kMostRemedies = 3;
-constexpr std::uint64_t kSmallestRoom = std::uint64_t{2} << 20;  // that can be replayed on
-
-const Policy kExpandableSegments = {.heap = Policy::Heap::expandable_segments};
-
-// Returns the most bytes that are held on the device, or on one with enough of them where this one is too small; nullopt where even
-// that one is.
-std::optional<std::uint64_t> held_bytes(const Trace& trace, const Policy& policy,
-                                        std::uint64_t device_bytes = kEnoughBytes) {
-  const PolicyFigures figures = *figures_of(trace, policy, device_bytes);
-  if (figures.ooms == 0) return figures.peak_held_bytes;
-  return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, policy);
-}
-
-// Returns the frees by which each allocation of the lines that grow is freed when its line allocates again.
-std::multimap<std::uint32_t, std::uint32_t> frees_of(const std::vector<Growth>& growths,
-                                                     std::span<const Allocation> allocations) {
-  std::multimap<std::uint32_t, std::uint32_t> frees;
-  for (const Growth& growth : growths) {
-    for (std::size_t i = 0; i + 1 < growth.allocations.size(); ++i)
-      frees.emplace(allocations[growth.allocations[i + 1]].begin, growth.allocations[i]);
-  }
-  return frees;
-}
-
-// Returns the numbers from 0 on: each pool, or stream, is its own.
-template <typename Table>
-std::vector<std::uint16_t> own_numbers(const Table& table) {
-  std::vector<std::uint16_t> numbers(table.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint16_t>(i);
-  return numbers;
-}
-
-class RemedySearch {
- public:
-  RemedySearch(const Timeline& timeline, const Evidence& evidence)
-      : timeline_(timeline),
-        history_(timeline.history()),
-        evidence_(evidence),
-        start_(is_expandable(history_.settings) ? std::nullopt : recorded_start(timeline)),
-        now_(policy_of_settings(history_.settings)),
-        of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
-        trace_(trace_of(timeline, options_from(nullptr))) {  // behind the other trace, which is gone then
-    if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
-    if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
-  }
-
-  std::uint64_t of_bytes() const { return of_bytes_; }
-  std::optional<std::uint64_t> recorded_bytes_if_other() const {
-    std::optional<std::uint64_t> recorded = recorded_reserved_bytes(timeline_.device());
-    if (start_) recorded = start_->peak_reserved_bytes;
-    return evidence_.failure || recorded == of_bytes_ ? std::nullopt : recorded;
-  }
-
-  // A program on cachalot has the page heap in place of expandable segments.
-  void try_settings(const DeviceFacts::Failing* told) {
-    if (told != nullptr && told->has_pages) return;
-    if (told == nullptr && !is_expandable(history_.settings)) {
-      consider({.key = "expandable_segments",
-                .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-                .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
-               trace_, kExpandableSegments);
-    }
-    consider(
-        {.key = "page_heap",
-         .setting = told != nullptr ? "CACHALOT_CONF=heap:pages" : "import cachalot; cachalot.enable(\"heap:pages\")",
-         .text = "cachalot's page heap maps free pages together, whatever lies between them"},
-        trace_, {.options = page_config(history_.settings)});
-  }
-
-  void try_for(Cause cause, const std::vector<Growth>& growths, Sites& sites) {
-    switch (cause) {
-      case Cause::cached_by_rounding:
-        return try_without("roundup_power2_divisions", "no_rounding", "PyTorch rounds requests to 512 bytes only");
-      case Cause::oversize_blocks:
-        return try_without("max_split_size_mb", "no_max_split_size", "PyTorch splits blocks of all sizes");
-      case Cause::private_pool:
-        return try_pools("no_private_pool",
-                         "leave torch.cuda.use_mem_pool(...) out, or torch.cuda.MemPool(use_on_oom=True)",
-                         "memory of the private pool serves all requests", [](std::uint16_t) { return true; });
-      case Cause::graph_pools:
-        return try_graph_pools(graph_pools_of(timeline_));
-      case Cause::other_stream:
-        return try_one_stream();
-      case Cause::leak:
-        return try_without_growth(growths, sites);
-      case Cause::limit:
-        return try_more_room("raise_limit", "torch.cuda.set_per_process_memory_fraction({:.2f})",
-                             "the program may take more of the device",
-                             evidence_.reserved_bytes + evidence_.failure->device_free_bytes.value_or(0));
-      case Cause::other_process:
-        return try_more_room("end_process", "end the other process, or use another GPU: CUDA_VISIBLE_DEVICES",
-                             "the device's memory is this program's",
-                             available_bytes_.value_or(0) + evidence_.other_process_bytes.value_or(0));
-      case Cause::nccl:
-        return try_more_room(
-            "less_nccl", "fewer process groups, or NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE smaller",
-            "NCCL takes its buffers outside of PyTorch",
-            available_bytes_.value_or(0) + evidence_.nccl_bytes.value_or(evidence_.own_outside_bytes.value_or(0)));
-      default:
-        return;
-    }
-  }
-
-  std::vector<Remedy> best() {
-    if (evidence_.failure) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
-    if (const auto held =
-            recorded_bytes_if_other())  // a replay that is not exact promises no more than the program had
-      std::erase_if(found_, [&](const Remedy& one) { return one.reserved_bytes >= *held; });
-    std::ranges::stable_sort(found_, {}, &Remedy::reserved_bytes);
-    if (!found_.empty()) {
-      std::vector<PolicyOffer> offers;
-      for (const Remedy& one : found_) offers.push_back(one.offer);
-      const auto choice = found_.begin() + static_cast<std::ptrdiff_t>(choose(offers));
-      std::rotate(found_.begin(), choice, choice + 1);
-    }
-    if (found_.size() > kMostRemedies) found_.resize(kMostRemedies);
-    return std::move(found_);
-  }
-
- private:
-  // Requests that failed are played. Under PyTorch's policy the program goes on from the memory that it had; another policy
-  // would have had less from the start.
-  TraceOptions options_from(const RecordedStart* start) const {
-    TraceOptions options{.start = start};
-    if (!evidence_.failure || timeline_.last_oom()) return options;
-    const Failure& failure = *evidence_.failure;
-    options.request = {.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool};
-    return options;
-  }
-  TraceOptions options_as_recorded() const { return options_from(start_ ? &*start_ : nullptr); }
-  Trace trace_as_recorded() const { return trace_of(timeline_, options_as_recorded()); }
-
-  // Keeps the remedy if its replay shows that it helps.
-  void consider(Remedy remedy, const Trace& trace, const Policy& policy, std::uint64_t more_room = 0) {
-    // With less memory the cache is given back. The page heap's steps are the smaller, the smaller the device is.
-    const std::optional<std::uint64_t> held = held_bytes(trace, policy, evidence_.total_bytes.value_or(kEnoughBytes));
-    if (!held) return;
-    remedy.reserved_bytes = *held;
-    if (available_bytes_) {
-      const std::uint64_t room = std::max({more_room, *available_bytes_, kSmallestRoom});
-      const PolicyFigures on_room = *figures_of(trace, policy, room);
-      remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
-      if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
-    }
-    remedy.range = held_range(trace, policy, evidence_.total_bytes.value_or(kEnoughBytes), remedy.reserved_bytes);
-    remedy.offer = offer_of(policy, {.peak_held_bytes = remedy.reserved_bytes}, now_);
-    const bool is_less = static_cast<double>(remedy.reserved_bytes) <= static_cast<double>(of_bytes_) / kNearlyEqual;
-    if (remedy.serves || is_less) found_.push_back(std::move(remedy));
-  }
-
-  void try_without(std::string_view setting, const char* key, const char* text) {
-    if (history_.settings.find(setting) == std::string::npos) return;
-    consider({.key = key, .setting = fmt::format("PYTORCH_CUDA_ALLOC_CONF without {}", setting), .text = text}, trace_,
-             {.options = segment_config(history_.settings, setting)});
-  }
-
-  template <typename IsMerged>
-  void try_pools(const char* key, const char* setting, const char* text, IsMerged is_merged, std::uint16_t into = 0) {
-    TraceOptions merged = options_as_recorded();
-    merged.follows_segments = false;
-    merged.pools = own_numbers(history_.pools);
-    for (std::uint16_t& pool : merged.pools) pool = is_merged(pool) ? into : pool;
-    consider({.key = key, .setting = setting, .text = text}, trace_of(timeline_, merged), now_);
-  }
-
-  void try_graph_pools(const std::vector<bool>& graphs) {
-    const auto first = std::ranges::find(graphs, true);
-    if (first == graphs.end()) return;
-    const auto into = static_cast<std::uint16_t>(first - graphs.begin());
-    try_pools(
-        "one_graph_pool", "pool = torch.cuda.graph_pool_handle(); torch.cuda.graph(graph, pool=pool) for all graphs",
-        "graphs that do not run at the same time share memory", [&](std::uint16_t pool) { return graphs[pool]; }, into);
-  }
-
-  void try_one_stream() {
-    TraceOptions merged = options_as_recorded();
-    merged.follows_segments = false;
-    merged.streams.assign(history_.streams.size(), 0);
-    consider({.key = "one_stream",
-              .setting = "allocate on one stream: torch.empty(...) before `with torch.cuda.stream(...)`",
-              .text = "memory that one stream has freed serves all"},
-             trace_of(timeline_, merged), now_);
-  }
-
-  void try_without_growth(const std::vector<Growth>& growths, Sites& sites) {
-    if (growths.empty()) return;
-    TraceOptions freed = options_from(nullptr);
-    freed.follows_segments = false;
-    freed.freed = frees_of(growths, timeline_.allocations());
-    consider({.key = "free_leak",
-              .setting = fmt::format("del what {} makes, or keep it on the CPU", sites.text_of(growths.front().place)),
-              .text = "each allocation of the lines that grow is freed when the line allocates again"},
-             trace_of(timeline_, freed), now_);
-  }
-
-  // Tries the policy of the program with more memory.
-  void try_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
-    const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
-    const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
-    consider({.key = key, .setting = fmt::format(fmt::runtime(setting), fraction), .text = text}, trace_as_recorded(),
-             now_, room);
-  }
-
-  const Timeline& timeline_;
-  const History& history_;
-  const Evidence& evidence_;
-  std::optional<RecordedStart> start_;  // the memory that it began with
-  Policy now_;
-  std::uint64_t of_bytes_;
-  Trace trace_;
-  std::optional<std::uint64_t> available_bytes_;
-  std::vector<Remedy> found_;
-};
-
-bool has_allocations(const DeviceHistory& device) {
-  return std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.action == Action::alloc; });
-}
-
-}  // namespace
-
-Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause cause,
-                       const std::vector<Growth>& growths, Sites& sites) {
-  if (cause == Cause::pinned || !has_allocations(timeline.device())) return {};  // memory of the GPU is not what lacked
-  RemedySearch search(timeline, evidence);
-  search.try_settings(told_of(timeline.history(), timeline.device().device));
-  search.try_for(cause, growths, sites);
-  return {.of_bytes = search.of_bytes(), .recorded_bytes = search.recorded_bytes_if_other(), .best = search.best()};
 }
 
 }  // namespace cachalot::tools

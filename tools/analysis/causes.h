@@ -14,38 +14,18 @@
 #include <vector>
 
 #include "tools/analysis/categories.h"
+#include "tools/analysis/holders.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
-#include "tools/replay/policies.h"
 
 namespace cachalot::tools {
-
-// Returns what is known of the device beyond PyTorch's memory; nullptr where there are none.
-inline const DeviceFacts* find_facts(const History& history, int device) {
-  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
-  return found == history.facts.end() ? nullptr : &*found;
-}
-// Returns what the process told of the device; nullptr where it told nothing.
-inline const DeviceFacts::Failing* told_of(const History& history, int device) {
-  const DeviceFacts* const facts = find_facts(history, device);
-  return facts == nullptr || !facts->failing ? nullptr : &*facts->failing;
-}
-
-// Returns the facts of the device, which may be new.
-inline DeviceFacts& facts_of(History& history, int device) {
-  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
-  if (found != history.facts.end()) return *found;
-  DeviceFacts& facts = history.facts.emplace_back();
-  facts.device = device;
-  return facts;
-}
 
 // Memory that grows with the steps of a program: perhaps a leak.
 
 // A line of the program whose memory grows.
 struct Growth {
-  FrameId place = 0;
+  std::string at;
   std::uint64_t bytes = 0;                 // that it holds at the moment
   std::vector<std::uint32_t> allocations;  // the live ones, the oldest first
 };
@@ -115,8 +95,7 @@ struct Cached {
 
 // A line of the program whose live blocks keep free memory from being given back.
 struct Pin {
-  std::optional<FrameId> place;   // nullopt: no call stack was recorded
-  TextId owner = 0;               // of the blocks, where there is no call stack; 0: not told
+  std::string at;                 // the line, or the blocks' owner where there is no call stack; "": not told
   std::uint64_t free_bytes = 0;   // of the segments with its blocks, by their part of the live bytes there
   std::uint64_t block_bytes = 0;  // of its blocks in them
   std::size_t blocks = 0;
@@ -149,21 +128,14 @@ struct Evidence {
 };
 
 // Adds what the segments of the moment withhold from a request on the failure's stream and pool; without a failure on the default
-// ones. `graph_pools` says of each of History::pools whether it is a CUDA graph's.
-void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
-                  const std::vector<bool>& graph_pools, const Options& options);
+// ones.
+void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, const Timeline& timeline);
 
 // Returns for each of History::pools whether it is a CUDA graph's: by its number, and by the code that allocated in it.
 std::vector<bool> graph_pools_of(const Timeline& timeline);
 
-// The object of Python that holds an allocation, where the process told it.
-struct BlockOwner {
-  TextId name = 0;
-  TextId kind = 0;
-};
-
 // Returns the lines whose blocks pin most free memory, with at most `most` elements. `owners` are of the allocations, or empty.
-std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, const Timeline& timeline,
                          std::span<const BlockOwner> owners, Sites& sites, std::size_t most);
 
 // Returns how much the program could reserve at most when the request failed. Requires a failure.
@@ -171,29 +143,5 @@ std::uint64_t available_bytes(const Evidence& evidence);
 
 // Returns the first cause that explains the failure: Cause::none without a failure.
 Cause cause_of(const Evidence& evidence);
-
-// Policies that would have needed less memory, as a replay of the same program shows.
-
-// A remedy and its evidence.
-struct Remedy {
-  std::string key;                   // of JSON: "expandable_segments", "page_heap", "no_rounding", …
-  std::string setting;               // the line to set, or what to change
-  std::string text;                  // its effect
-  std::uint64_t reserved_bytes = 0;  // at the peak of the replay with it, with the failed request
-  HeldRange range{};                 // in which the real program's peak lies
-  bool serves = false;               // the replay completes in the memory that the program had
-  PolicyOffer offer{};               // with the bytes above
-};
-
-struct Remedies {
-  std::uint64_t of_bytes = 0;  // the peak of the replay without a remedy, with the failed request
-  // The peak that the file tells, where that replay, of a program without a failed request, differs from it.
-  std::optional<std::uint64_t> recorded_bytes;
-  std::vector<Remedy> best;  // at most three: the one to take (choose) first, then by bytes
-};
-
-// Replays the history under other settings.
-Remedies find_remedies(const Timeline& timeline, const Evidence& evidence, Cause cause,
-                       const std::vector<Growth>& growths, Sites& sites);
 
 }  // namespace cachalot::tools

@@ -12,32 +12,14 @@
 #include "tools/analysis/categories.h"
 #include "tools/analysis/causes.h"
 #include "tools/analysis/failing_process.h"
+#include "tools/analysis/holders.h"
 #include "tools/analysis/oom_message.h"
+#include "tools/analysis/remedies.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
-
-// Live memory at a moment, by the reader's question.
-
-// Lists of shares, the largest first in each. A module, a stage or a line that is not known is "".
-struct Shares {
-  std::vector<Share> categories;
-  std::vector<Share> modules;
-  std::vector<Share> lines;
-  std::vector<Share> pools;    // "default", "(1, 0)"
-  std::vector<Share> streams;  // "0x0"
-  std::vector<Share> stages;
-};
-
-// A line whose allocations are short: each freed before the next few. A pool of buffers would spare them.
-struct Temporary {
-  std::string at;
-  std::uint64_t bytes = 0;  // of each
-  std::uint64_t count = 0;
-  std::uint64_t most_live = 0;  // of them at once
-};
 
 struct ExplainOptions {
   Frames frames = Frames::own;               // that lines and trees show
@@ -46,25 +28,6 @@ struct ExplainOptions {
   bool has_tree = false;
   bool replays = true;   // for remedies
   bool is_host = false;  // the memory is pinned host memory, which has no cause and no remedy here
-};
-
-// A line of the program, by name, for reports: Pin and Growth without their numbers.
-struct NamedPin {
-  std::string at;
-  Pin pin;
-};
-struct NamedGrowth {
-  std::string at;
-  std::uint64_t bytes = 0;
-  std::size_t allocations = 0;
-};
-
-// Calls of the moment as lines of a tree, the outermost first.
-struct TreeLine {
-  std::size_t depth = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t count = 0;
-  std::string at;
 };
 
 struct Explanation {
@@ -81,8 +44,8 @@ struct Explanation {
   std::string text;            // of the cause, one sentence
   std::string recommendation;  // the first thing to do; "" where the file does not tell enough
   Shares shares;
-  std::vector<NamedPin> pins;
-  std::vector<NamedGrowth> growths;
+  std::vector<Pin> pins;
+  std::vector<Growth> growths;
   std::vector<Temporary> temporaries;
   std::vector<TreeLine> tree;
   Remedies remedies;

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "tools/analysis/message_report.h"
+#include "tools/analysis/remedies.h"
 #include "tools/base/quoted.h"
 
 namespace cachalot::tools {
@@ -168,15 +169,15 @@ Table pins_table(const Explanation& one) {
                           {.key = "at", .title = "allocated at", .views = kNotInText},
                           {.title = "live blocks that keep free memory in their segments", .views = kTextAlone}},
               .is_apart = true};
-  for (const auto& [at, pin] : one.pins) {
+  for (const Pin& pin : one.pins) {
     table.rows.push_back(
         {pin.free_bytes,
          pin.blocks,
          pin.block_bytes,
          pin.segments,
-         at,
+         pin.at,
          {nullptr, fmt::format("{} in {} of {}", format_bytes(pin.block_bytes), format_count(pin.segments, "segment"),
-                               at.empty() ? "unknown lines" : printable(at))}});
+                               pin.at.empty() ? "unknown lines" : printable(pin.at))}});
   }
   return table;
 }
@@ -207,7 +208,7 @@ Table growths_table(const Explanation& one, std::size_t top) {
                           {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
                           {.key = "at", .title = "lines whose memory grew with the steps"}},
               .is_apart = true};
-  for (const NamedGrowth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations, growth.at});
+  for (const Growth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations.size(), growth.at});
   table.show_first(top, "");
   return table;
 }

@@ -26,87 +26,9 @@ std::uint64_t room_of(const Evidence& evidence) { return less(available_bytes(ev
 
 }  // namespace
 
-std::vector<BlockOwner> owners_of(const Timeline& timeline) {
-  const DeviceHistory& device = timeline.device();
-  const std::vector<Allocation>& allocations = timeline.allocations();
-  AddressMap blocks;
-  for (std::size_t i = 0; i < device.blocks.size(); ++i) {
-    if (device.blocks[i].owner != 0) blocks.set(device.blocks[i].address, static_cast<std::uint32_t>(i));
-  }
-  std::vector<BlockOwner> owners(allocations.size());
-  bool is_any_told = false;
-  for (std::size_t i = 0; i < allocations.size(); ++i) {
-    if (allocations[i].end != Allocation::kNever) continue;
-    const std::uint32_t number = blocks.find(allocations[i].address);
-    if (number == AddressMap::kNone) continue;
-    owners[i] = {.name = device.blocks[number].owner, .kind = device.blocks[number].owner_kind};
-    is_any_told = true;
-  }
-  return is_any_told ? owners : std::vector<BlockOwner>();
-}
-
-std::vector<Category> told_categories(const History& history, std::span<const BlockOwner> owners,
-                                      std::span<const Category> categories) {
-  std::vector<Category> told(categories.begin(), categories.end());
-  for (std::size_t i = 0; i < owners.size(); ++i) {
-    const std::string_view kind = history.texts[owners[i].kind];
-    if (kind == "parameters" || kind == "buffers") told[i] = Category::parameters;
-    if (kind == "gradients") told[i] = Category::gradients;
-    if (kind == "optimizer state") told[i] = Category::optimizer_state;
-  }
-  return told;
-}
-
-std::vector<SegmentAt> segments_as_written(const Timeline& timeline, const Moment& moment) {
-  const DeviceHistory& device = timeline.device();
-  const std::vector<Allocation>& allocations = timeline.allocations();
-  AddressMap live;
-  for (const std::uint32_t i : moment.live) live.set(allocations[i].address, i);
-  std::vector<SegmentAt> segments;
-  for (const HistorySegment& one : device.segments) {
-    SegmentAt& segment = segments.emplace_back();
-    segment.address = one.address;
-    segment.bytes = one.bytes;
-    segment.stream = one.stream;
-    segment.pool = one.pool;
-    segment.is_small = one.is_small;
-    segment.is_expandable = one.is_expandable;
-    for (const HistoryBlock& block : device.blocks_of(one)) {
-      const std::uint32_t allocation = live.find(block.address);
-      if (block.state == HistoryBlock::State::allocated && allocation != AddressMap::kNone) {
-        segment.live.push_back({.allocation = allocation, .bytes = block.bytes});
-        segment.live_bytes += block.bytes;
-      }
-      if (block.state != HistoryBlock::State::free) continue;
-      ++segment.free_pieces;
-      segment.free_bytes += block.bytes;
-      segment.largest_free_bytes = std::max(segment.largest_free_bytes, block.bytes);
-    }
-  }
-  return segments;
-}
-
-void leave_out_asleep(Moment& moment, const Timeline& timeline) {
-  const DeviceHistory& device = timeline.device();
-  const std::vector<Allocation>& allocations = timeline.allocations();
-  if (device.asleep.empty()) return;
-  std::map<Address, Address> asleep;  // ends by begins
-  for (const HistorySegment& segment : device.asleep) asleep[segment.address] = segment.address + segment.bytes;
-  std::erase_if(moment.live, [&](std::uint32_t i) {
-    const auto behind = asleep.upper_bound(allocations[i].address);
-    if (behind == asleep.begin() || std::prev(behind)->second <= allocations[i].address) return false;
-    const std::uint64_t block = timeline.block_bytes()[i];
-    moment.held.requested = less(moment.held.requested, allocations[i].bytes);
-    moment.held.allocated = less(moment.held.allocated, block);
-    moment.held.active = less(moment.held.active, block);
-    return true;
-  });
-}
-
 void add_told(Evidence& evidence, const Timeline& timeline) {
-  const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
-  const DeviceFacts* const found = find_facts(history, device.device);
+  const DeviceFacts* const found = timeline.facts();
   if (found == nullptr || !found->failing) return;
   const DeviceFacts& facts = *found;
   evidence.is_refused = facts.failing->is_refused;
@@ -315,7 +237,7 @@ std::optional<FailingProcess> failing_process_of(const Timeline& timeline, const
                                                  std::span<const BlockOwner> owners) {
   const History& history = timeline.history();
   const DeviceHistory& device = timeline.device();
-  const DeviceFacts* const found = find_facts(history, device.device);
+  const DeviceFacts* const found = timeline.facts();
   if (found == nullptr || !found->failing) return std::nullopt;
   const DeviceFacts& facts = *found;
   FailingProcess process;

@@ -11,16 +11,10 @@
 #include <vector>
 
 #include "tools/analysis/causes.h"
+#include "tools/analysis/holders.h"
 #include "tools/base/report_tree.h"
 
 namespace cachalot::tools {
-
-// Requested bytes, and how many allocations they are.
-struct Share {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::uint64_t count = 0;
-};
 
 // The live memory that one object of Python holds.
 struct OwnerShare {
@@ -67,20 +61,6 @@ struct FailingProcess {
   std::vector<Unused> unused;
   std::vector<WouldServe> offers;
 };
-
-// Returns the owner of each allocation at the end; empty where no owner is told.
-std::vector<BlockOwner> owners_of(const Timeline& timeline);
-
-// Returns the categories; those of memory whose owner is told are the owner's.
-std::vector<Category> told_categories(const History& history, std::span<const BlockOwner> owners,
-                                      std::span<const Category> categories);
-
-// Returns the segments as they were when the file was written: with the bytes of each block, and without the memory that waits for
-// other streams, which is neither live nor free.
-std::vector<SegmentAt> segments_as_written(const Timeline& timeline, const Moment& moment);
-
-// Takes memory that is asleep, which a history has as live, out of a moment.
-void leave_out_asleep(Moment& moment, const Timeline& timeline);
 
 // Adds what the process told, if anything, to the evidence, which has the failure.
 void add_told(Evidence& evidence, const Timeline& timeline);

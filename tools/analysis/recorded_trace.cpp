@@ -105,7 +105,7 @@ std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) 
 }
 
 std::optional<RecordedStart> recorded_start(const Timeline& timeline) {
-  const Options options = segment_options(timeline.history().settings);
+  const Options& options = timeline.options();
   const auto is_rounding = [](std::size_t divisions) { return divisions > 1; };
   if (options.max_split_size != Options::kUnlimited) return std::nullopt;
   if (std::ranges::any_of(options.roundup_power2_divisions, is_rounding)) return std::nullopt;
@@ -115,7 +115,7 @@ std::optional<RecordedStart> recorded_start(const Timeline& timeline) {
   RecordedStart made;
   made.left_out = static_cast<std::size_t>(first - timeline.events().begin());
   const Moment start = timeline.moment_after(made.left_out);
-  const std::vector<SegmentAt> segments = timeline.segments_at(start, options);
+  const std::vector<SegmentAt> segments = timeline.segments_at(start);
   std::size_t placed = 0;
   std::int64_t reserved = 0;
   StartMaker maker(timeline.allocations(), options);

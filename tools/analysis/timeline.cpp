@@ -137,8 +137,8 @@ std::uint64_t rounded(std::uint64_t bytes, const Options& options) {
 // the next block or the segment's end, if it is not more than should_split leaves.
 class Remainders {
  public:
-  Remainders(const Timeline& timeline, const Options& options)
-      : events_(timeline.events()), options_(options), ranges_(timeline.segments()) {
+  explicit Remainders(const Timeline& timeline)
+      : events_(timeline.events()), options_(timeline.options()), ranges_(timeline.segments()) {
     for (std::uint32_t i = 0; i < ranges_.size(); ++i) {
       if (ranges_[i].begin == Allocation::kBefore) open(ranges_[i]);
       if (ranges_[i].end != Allocation::kNever) closing_.push_back(i);
@@ -215,7 +215,8 @@ std::map<Address, std::uint64_t> last_blocks(const DeviceHistory& device) {
 
 }  // namespace
 
-Timeline::Timeline(const History& history, const DeviceHistory& device) : history_(&history), device_(&device) {
+Timeline::Timeline(const History& history, const DeviceHistory& device)
+    : history_(&history), device_(&device), options_(segment_options(history.settings)) {
   constexpr std::uint32_t kMostEvents = std::numeric_limits<std::int32_t>::max();
   CACHALOT_REQUIRE(events().size() < kMostEvents, "a history of more than {} events", kMostEvents);
   ++timelines_made;
@@ -243,6 +244,11 @@ std::uint64_t Timeline::earlier_bytes() const {
   return bytes;
 }
 
+const DeviceFacts::Failing* Timeline::told() const {
+  const DeviceFacts* const known = facts();
+  return known == nullptr || !known->failing ? nullptr : &*known->failing;
+}
+
 const std::vector<MemoryRange>& Timeline::segments() const {
   if (!segments_) segments_ = recorded_ranges(*device_);
   return *segments_;
@@ -252,13 +258,12 @@ const std::vector<std::uint64_t>& Timeline::block_bytes() const {
   if (block_bytes_) return *block_bytes_;
   const std::map<Address, std::uint64_t> at_the_end = last_blocks(*device_);
   std::optional<Remainders> remainders;
-  const Options options = segment_options(history_->settings);
-  if (keeps_remainders(*device_)) remainders.emplace(*this, options);
+  if (keeps_remainders(*device_)) remainders.emplace(*this);
   std::vector<std::uint64_t>& bytes = block_bytes_.emplace();
   bytes.reserve(allocations_.size());
   for (const Allocation& one : allocations_) {
     const bool is_followed = remainders && one.begin != Allocation::kBefore;
-    bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes, options));
+    bytes.push_back(is_followed ? remainders->block_bytes(one) : rounded(one.bytes, options_));
     const auto block = one.end == Allocation::kNever ? at_the_end.find(one.address) : at_the_end.end();
     if (block != at_the_end.end()) bytes.back() = block->second;
   }
@@ -437,7 +442,7 @@ std::vector<SegmentAt> Timeline::empty_segments_after(std::size_t events) const 
   return segments;
 }
 
-std::vector<SegmentAt> Timeline::segments_at(const Moment& moment, const Options& options) const {
+std::vector<SegmentAt> Timeline::segments_at(const Moment& moment) const {
   const std::vector<std::uint64_t>& blocks = block_bytes();
   std::vector<SegmentAt> segments = empty_segments_after(moment.event);
   std::vector<std::uint32_t> live = moment.live;
@@ -451,7 +456,7 @@ std::vector<SegmentAt> Timeline::segments_at(const Moment& moment, const Options
       const Address address = allocations_[*next].address;
       if (address < at) continue;  // blocks that overlap: the file is damaged
       if (!segment.live.empty()) {
-        add_gap(segment, address - at, allocations_[segment.live.back().allocation].bytes, options);
+        add_gap(segment, address - at, allocations_[segment.live.back().allocation].bytes, options_);
       } else {
         add_free(segment, address - at);
       }
@@ -463,10 +468,52 @@ std::vector<SegmentAt> Timeline::segments_at(const Moment& moment, const Options
     if (segment.live.empty()) {
       add_free(segment, segment.bytes);
     } else {
-      add_gap(segment, end - at, allocations_[segment.live.back().allocation].bytes, options);
+      add_gap(segment, end - at, allocations_[segment.live.back().allocation].bytes, options_);
     }
   }
   return segments;
+}
+
+std::vector<SegmentAt> Timeline::segments_as_written(const Moment& moment) const {
+  AddressMap live;
+  for (const std::uint32_t i : moment.live) live.set(allocations_[i].address, i);
+  std::vector<SegmentAt> segments;
+  for (const HistorySegment& one : device_->segments) {
+    SegmentAt& segment = segments.emplace_back();
+    segment.address = one.address;
+    segment.bytes = one.bytes;
+    segment.stream = one.stream;
+    segment.pool = one.pool;
+    segment.is_small = one.is_small;
+    segment.is_expandable = one.is_expandable;
+    for (const HistoryBlock& block : device_->blocks_of(one)) {
+      const std::uint32_t allocation = live.find(block.address);
+      if (block.state == HistoryBlock::State::allocated && allocation != AddressMap::kNone) {
+        segment.live.push_back({.allocation = allocation, .bytes = block.bytes});
+        segment.live_bytes += block.bytes;
+      }
+      if (block.state != HistoryBlock::State::free) continue;
+      ++segment.free_pieces;
+      segment.free_bytes += block.bytes;
+      segment.largest_free_bytes = std::max(segment.largest_free_bytes, block.bytes);
+    }
+  }
+  return segments;
+}
+
+void Timeline::leave_out_asleep(Moment& moment) const {
+  if (device_->asleep.empty()) return;
+  std::map<Address, Address> asleep;  // ends by begins
+  for (const HistorySegment& segment : device_->asleep) asleep[segment.address] = segment.address + segment.bytes;
+  std::erase_if(moment.live, [&](std::uint32_t i) {
+    const auto behind = asleep.upper_bound(allocations_[i].address);
+    if (behind == asleep.begin() || std::prev(behind)->second <= allocations_[i].address) return false;
+    const std::uint64_t block = block_bytes()[i];
+    subtract(moment.held.requested, allocations_[i].bytes);
+    subtract(moment.held.allocated, block);
+    subtract(moment.held.active, block);
+    return true;
+  });
 }
 
 Timelines::Timelines(History history) : history_(std::make_unique<const History>(std::move(history))) {

@@ -115,6 +115,11 @@ class Timeline {
   const History& history() const { return *history_; }
   const DeviceHistory& device() const { return *device_; }
   const std::vector<HistoryEvent>& events() const { return device_->events; }
+  // Returns the settings of the program as options, which tell how requests are rounded and blocks split.
+  const Options& options() const { return options_; }
+  // Return the figures of the device beyond PyTorch's memory, and those that its process told, or null if there are none.
+  const DeviceFacts* facts() const { return find_facts(*history_, device_->device); }
+  const DeviceFacts::Failing* told() const;
 
   // Returns the allocations in the order of their begins: first those from before, by address. Memory that the history frees
   // without having allocated it, and memory that lives at the end and is not in the history, was there before; an
@@ -147,9 +152,13 @@ class Timeline {
   // Returns the largest bytes of each kind, at whatever moments they were.
   const Held& most_held() const;
 
-  // Returns the segments at the moment, by address. `options` are those that PyTorch had: they tell which remainders of
-  // blocks are split off. Empty where the file has no segments.
-  std::vector<SegmentAt> segments_at(const Moment& moment, const Options& options) const;
+  // Returns the segments at the moment, by address. Empty where the file has no segments.
+  std::vector<SegmentAt> segments_at(const Moment& moment) const;
+  // Returns the segments at the end as the file has them: with the bytes of each block, and without memory that waits for other
+  // streams, which is neither live nor free.
+  std::vector<SegmentAt> segments_as_written(const Moment& moment) const;
+  // Takes memory that is asleep, which a history has as live, out of a moment.
+  void leave_out_asleep(Moment& moment) const;
 
  private:
   // The numbers of events until the first moments when the bytes were at their peaks.
@@ -164,6 +173,7 @@ class Timeline {
 
   const History* history_;
   const DeviceHistory* device_;
+  Options options_;
   std::vector<Allocation> allocations_;
   std::size_t earlier_ = 0;
   std::vector<std::uint32_t> begun_;  // by event

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/explanation_report.h"
+#include "tools/analysis/remedies.h"
 #include "tools/base/output_file.h"
 #include "tools/base/quoted.h"
 #include "tools/base/text_layout.h"

@@ -5,6 +5,7 @@
 // entries alone. Timeline rebuilds earlier allocations.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -152,6 +153,21 @@ struct History {
   std::string settings;             // PYTORCH_CUDA_ALLOC_CONF, or ""
   std::size_t unknown_actions = 0;  // entries that are left out: a newer PyTorch's
 };
+
+// Returns what is known of the device beyond PyTorch's memory; nullptr where there are none.
+inline const DeviceFacts* find_facts(const History& history, int device) {
+  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
+  return found == history.facts.end() ? nullptr : &*found;
+}
+
+// Returns the facts of the device, which may be new.
+inline DeviceFacts& facts_of(History& history, int device) {
+  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
+  if (found != history.facts.end()) return *found;
+  DeviceFacts& facts = history.facts.emplace_back();
+  facts.device = device;
+  return facts;
+}
 
 // Returns what the file tells. Throws InvalidArgument, which names file, place and rule, for a file of no known format, a
 // damaged one, and one that takes more memory than its size allows (InputFile::memory_limit).
