@@ -424,6 +424,9 @@ def test_a_program_that_ran_out_of_memory_has_the_table_up_to_its_request(tmp_pa
     (table,) = report["processes"][0]["cards"]
     assert not table["cards"][0]["pytorch"] and table["cards"][-1]["pytorch"]
     assert "fits          NO" in done.stderr and "Up to the request that failed, with it" in done.stderr
+    done, report = simulate(tmp_path, "import torch\ntorch.ones(4 << 30, dtype=torch.uint8, device='cuda')\n", "--memory", "2GiB")
+    (table,) = report["processes"][0]["cards"]  # the first request of all
+    assert not table["cards"][0]["pytorch"] and table["cards"][-1]["page_heap"]
 
 
 def test_a_request_that_no_card_serves_has_no_table(tmp_path: Path) -> None:

@@ -320,9 +320,10 @@ std::optional<Policy::Heap> heap_of(const json& torch) {
   return std::nullopt;
 }
 
-// Adds the request that failed: it is freed at once.
+// Adds the request that failed: it is freed at once. It may be the program's first.
 void add_failed_request(Trace& trace, std::size_t bytes) {
-  if (!trace.is_held() || trace.streams.empty()) return;
+  if (!trace.is_held()) return;
+  if (trace.streams.empty()) trace.streams.push_back(nullptr);
   const auto slot = static_cast<std::uint32_t>(trace.slots++);
   trace.events.push_back({.bytes = bytes, .slot = slot, .stream = 0});
   trace.events.push_back({.bytes = 0, .slot = slot, .stream = TraceEvent::kFree});
@@ -350,11 +351,14 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     const json* const torch = torch_of(report, device);
     const int ordinal = device.at("device").get<int>();
     const std::filesystem::path path = trace_path(folder, report, ordinal);
-    if (torch == nullptr || !has_events(path)) continue;
+    if (torch == nullptr) continue;
     const bool has_failed = ran_out(device, torch) && !ended_well;
+    if (!has_failed && !has_events(path)) continue;
     if (ran_out(device, torch) && (!failures || torch->at("last_oom").is_null())) continue;
     if (has_failed && number(torch->at("last_oom"), "bytes") > kEnoughBytes) continue;  // no card serves it
-    Trace trace = read_trace(path.string());
+    Trace trace;
+    if (has_events(path)) trace = read_trace(path.string());
+    trace.path = path.string();
     if (has_failed) add_failed_request(trace, number(torch->at("last_oom"), "bytes"));
     const simulator::ContextCharge context = context_of(device);
     const std::size_t reserved = number(*torch, "peak_reserved_bytes");
