@@ -87,7 +87,7 @@ cachalot_files(simulator_sources simulator
   driver/extensions.cpp
   driver/green_contexts.cpp
   driver/not_simulated.cpp
-  driver/nvml.cpp
+  driver/nvml.cpp driver/nvml_properties.cpp
   libraries/cudnn_planner.cpp
   libraries/functions.cpp
   libraries/graph_functions.cpp

@@ -15,6 +15,7 @@
 #include "cachalot/errors.h"
 #include "simulator/device/address_space.h"
 #include "simulator/device/simulation_settings.h"
+#include "simulator/models/device_attributes.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -96,6 +97,24 @@ Fault parse_fault(std::string_view text) {
   return fault;
 }
 
+// Returns the device that an entry of CUDA_VISIBLE_DEVICES names: by its number, or by its UUID or the first digits of it; -1: none.
+int machine_number_of(std::string_view entry, int devices) {
+  if (entry.starts_with("MIG-"))
+    throw InvalidArgument(formatted("CUDA_VISIBLE_DEVICES: '{}' is not simulated: GPUs are not divided", entry));
+  if (entry.starts_with("GPU-")) {
+    int found = -1;
+    for (int number = 0; number < devices; ++number) {
+      if (!uuid_text(number).starts_with(entry)) continue;
+      if (found >= 0) return -1;  // the digits fit several
+      found = number;
+    }
+    return found;
+  }
+  int number = -1;
+  const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+  return error == std::errc{} && end == entry.data() + entry.size() ? number : -1;
+}
+
 // The devices that CUDA_VISIBLE_DEVICES leaves: as in CUDA, those before the first entry that names none, or one for a
 // second time.
 std::vector<int> visible_devices(std::string_view list, int devices) {
@@ -104,13 +123,9 @@ std::vector<int> visible_devices(std::string_view list, int devices) {
     const auto comma = std::min(list.find(','), list.size());
     const std::string_view entry = list.substr(0, comma);
     list.remove_prefix(std::min(comma + 1, list.size()));
-    if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
-      throw InvalidArgument(formatted("CUDA_VISIBLE_DEVICES: '{}' is not simulated: name devices by number", entry));
-    int ordinal = -1;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
-    if (error != std::errc{} || end != entry.data() + entry.size() || ordinal < 0 || ordinal >= devices) break;
-    if (std::find(visible.begin(), visible.end(), ordinal) != visible.end()) break;
-    visible.push_back(ordinal);
+    const int number = machine_number_of(entry, devices);
+    if (number < 0 || number >= devices || std::find(visible.begin(), visible.end(), number) != visible.end()) break;
+    visible.push_back(number);
   }
   return visible;
 }

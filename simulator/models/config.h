@@ -40,6 +40,8 @@ struct Config {
   ContextCharge context;          // the memory of the context and each library on a device
 
   LatencyModel latency() const;
+  // Returns the number on the machine of a device of the process.
+  int machine_number(int ordinal) const { return physical_devices[static_cast<std::size_t>(ordinal)]; }
 };
 
 // Throws InvalidArgument that names variable, key, value and rule.

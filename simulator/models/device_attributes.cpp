@@ -22,23 +22,35 @@ constexpr int kRegisters = 65536;  // of a multiprocessor, and the most for a bl
 constexpr std::size_t kSharedPerBlock = 48 * kKiB;
 constexpr std::size_t kConstantBytes = 64 * kKiB;
 
-int pci_bus(int ordinal) { return ordinal + 1; }
 bool has_clusters(const GpuModel& gpu) { return gpu.major >= 9; }
 std::size_t reserved_shared(const GpuModel& gpu) { return gpu.major >= 8 ? kKiB : 0; }
 
 }  // namespace
 
-std::string pci_bus_id(int ordinal) {
+int pci_bus(int machine_number) { return machine_number + 1; }
+
+std::string pci_bus_id(int machine_number) {
   char text[32];
-  std::snprintf(text, sizeof text, "0000:%02X:00.0", static_cast<unsigned>(pci_bus(ordinal)));
+  std::snprintf(text, sizeof text, "0000:%02X:00.0", static_cast<unsigned>(pci_bus(machine_number)));
   return text;
 }
 
-CUuuid device_uuid(int ordinal) {
+CUuuid device_uuid(int machine_number) {
   CUuuid uuid{};
   std::memcpy(uuid.bytes, "cachalot-sim-gpu", sizeof(uuid.bytes));
-  uuid.bytes[15] = static_cast<char>(ordinal);
+  uuid.bytes[15] = static_cast<char>(machine_number);
   return uuid;
+}
+
+std::string uuid_text(int machine_number) {
+  const CUuuid uuid = device_uuid(machine_number);
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    text += (i == 4 || i == 6 || i == 8 || i == 10) ? std::string("-") + digits : digits;
+  }
+  return text;
 }
 
 int single_to_double_ratio(const GpuModel& gpu) { return gpu.minor == 0 ? 2 : 32; }
@@ -47,7 +59,7 @@ cudaDeviceProp device_properties(const Config& config, int ordinal) {
   const GpuModel& gpu = *config.gpu;
   cudaDeviceProp prop{};
   gpu.product.copy(prop.name, sizeof(prop.name) - 1);
-  prop.uuid = device_uuid(ordinal);
+  prop.uuid = device_uuid(config.machine_number(ordinal));
   prop.totalGlobalMem = config.memory_bytes;
   prop.sharedMemPerBlock = kSharedPerBlock;
   prop.regsPerBlock = kRegisters;
@@ -67,7 +79,7 @@ cudaDeviceProp device_properties(const Config& config, int ordinal) {
   prop.surfaceAlignment = 512;
   prop.concurrentKernels = 1;
   prop.ECCEnabled = 1;
-  prop.pciBusID = pci_bus(ordinal);
+  prop.pciBusID = pci_bus(config.machine_number(ordinal));
   prop.asyncEngineCount = 3;
   prop.unifiedAddressing = 1;
   prop.memoryBusWidth = gpu.memory_bus_bits;

@@ -39,6 +39,31 @@ bool call_fcntl(int file, int command, struct flock& lock) {
   return done == 0;
 }
 
+// Returns the number of the other process that has the slot; 0: none does.
+int process_of(int file, std::size_t slot) {
+  struct flock lock = lock_of(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_WRLCK);
+  return call_fcntl(file, F_GETLK, lock) && lock.l_type != F_UNLCK ? lock.l_pid : 0;
+}
+
+std::vector<DeviceUser> users_of(int file, const SharedMemoryFile& shared, int physical_device) {
+  std::vector<DeviceUser> users;
+  for (std::size_t slot = 0; slot < shared.used_slots; ++slot) {
+    const std::size_t bytes = shared.slots[slot].used_bytes[static_cast<std::size_t>(physical_device)];
+    const int process = bytes == 0 ? 0 : process_of(file, slot);
+    if (process != 0) users.push_back({process, bytes});
+  }
+  return users;
+}
+
+// Returns the file's content, as others change it; null if there is no such file.
+const SharedMemoryFile* map_to_read(int file) {
+  struct stat status {};
+  if (file < 0 || fstat(file, &status) != 0 || status.st_size != sizeof(SharedMemoryFile)) return nullptr;
+  void* const mapped = mmap(nullptr, sizeof(SharedMemoryFile), PROT_READ, MAP_SHARED, file, 0);
+  const auto* const shared = mapped == MAP_FAILED ? nullptr : static_cast<const SharedMemoryFile*>(mapped);
+  return shared != nullptr && shared->kind == SharedMemoryFile::kKind ? shared : nullptr;
+}
+
 }  // namespace
 
 class SharedMemory::Locked {
@@ -96,22 +121,23 @@ bool SharedMemory::lock_byte(std::int64_t byte, int command, short type) const {
   return call_fcntl(file_, command, lock);
 }
 
-int SharedMemory::process_of(std::size_t slot) const {
-  struct flock lock = lock_of(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_WRLCK);
-  return call_fcntl(file_, F_GETLK, lock) && lock.l_type != F_UNLCK ? lock.l_pid : 0;
+bool SharedMemory::is_alive(std::size_t slot) const { return slot == own_slot_ || process_of(file_, slot) != 0; }
+
+// A process holds no lock against itself: its own slot has no other process.
+std::vector<DeviceUser> SharedMemory::others(int physical_device) {
+  const Locked locked(*this);
+  return users_of(file_, *shared_, physical_device);
 }
 
-bool SharedMemory::is_alive(std::size_t slot) const { return slot == own_slot_ || process_of(slot) != 0; }
-
-std::vector<DeviceUser> SharedMemory::others(int physical_device) {
-  std::vector<DeviceUser> result;
-  const Locked locked(*this);
-  for (std::size_t slot = 0; slot < shared_->used_slots; ++slot) {
-    const std::size_t bytes = shared_->slots[slot].used_bytes[static_cast<std::size_t>(physical_device)];
-    const int process = slot == own_slot_ || bytes == 0 ? 0 : process_of(slot);
-    if (process != 0) result.push_back({process, bytes});
-  }
-  return result;
+// The file stays open: to close it would end the locks by which the process holds its slot, if it has one.
+std::vector<DeviceUser> SharedMemory::users(const std::string& path, int physical_device) {
+  static std::mutex mutex;
+  static int file = -1;
+  static const SharedMemoryFile* shared = nullptr;
+  const std::lock_guard lock(mutex);
+  if (file < 0) file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (shared == nullptr) shared = map_to_read(file);
+  return shared == nullptr ? std::vector<DeviceUser>() : users_of(file, *shared, physical_device);
 }
 
 std::size_t SharedMemory::take_slot(const std::string& path) {

@@ -31,6 +31,10 @@ class SharedMemory {
   // Returns the other processes that have memory of a device, by its number on the machine.
   std::vector<DeviceUser> others(int physical_device);
 
+  // Returns the processes other than this one that have memory of a device, for a process that takes no memory itself. Empty if there is
+  // no such file.
+  static std::vector<DeviceUser> users(const std::string& path, int physical_device);
+
  private:
   // Keeps other threads and other processes away.
   class Locked;
@@ -41,8 +45,6 @@ class SharedMemory {
 
   bool require_own_file(const std::string& path) const;
   bool lock_byte(std::int64_t byte, int command, short type) const;
-  // Returns the number of the other process that has the slot; 0: none does.
-  int process_of(std::size_t slot) const;
   bool is_alive(std::size_t slot) const;
   std::size_t take_slot(const std::string& path);
   void forget_dead();

@@ -103,8 +103,8 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
             "CACHALOT_SIM: Unrecognized key 'memroy' (value '1GiB'); did you mean 'memory'?"},
            {"CACHALOT_SIM_MEMROY=1GiB",
             "CACHALOT_SIM_MEMROY: there is no such variable, but keys of CACHALOT_SIM; did you mean 'memory'?"},
-           {"CUDA_VISIBLE_DEVICES=GPU-1234",
-            "CUDA_VISIBLE_DEVICES: 'GPU-1234' is not simulated: name devices by number"},
+           {"CUDA_VISIBLE_DEVICES=MIG-1234",
+            "CUDA_VISIBLE_DEVICES: 'MIG-1234' is not simulated: GPUs are not divided"},
            {settings({{"log", "/nowhere/log"}}),
             "CACHALOT_SIM: option log: '/nowhere/log' cannot be written: No such file"},
            {settings({{"report", "/nowhere/report"}}),
@@ -151,6 +151,10 @@ TEST_F(SimulatorProcesses, OnlyVisibleDevicesAreThere) {
   EXPECT_EQ(count("0,0"), "cudaSuccess 1\n");
   EXPECT_EQ(count(""), "cudaErrorNoDevice 0\n");
   EXPECT_EQ(count("-1"), "cudaErrorNoDevice 0\n");
+  const std::string uuid = "GPU-63616368-616c-6f74-2d73-696d2d67700";
+  EXPECT_EQ(count(uuid + "3," + uuid + "1"), "cudaSuccess 2\n");
+  EXPECT_EQ(count("2," + uuid + "9"), "cudaSuccess 1\n") << "no device has it";
+  EXPECT_EQ(count(uuid), "cudaErrorNoDevice 0\n") << "several begin so";
 }
 
 TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {

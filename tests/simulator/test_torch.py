@@ -200,7 +200,7 @@ def test_a_strict_run_finds_two_copies_in_no_order():
 
 # ---- NVML, which PyTorch 2.13 and newer ask before they map memory ----
 
-SUCCESS, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 6, 7
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 3, 6, 7
 
 
 class Memory(ctypes.Structure):
@@ -275,6 +275,49 @@ def test_memory_and_processes_are_those_of_the_device(nvml):
     assert nvml.nvmlDeviceGetComputeRunningProcesses(handle(nvml, 1), ctypes.byref(count), processes) == SUCCESS
     assert [(p.pid, p.used) for p in processes[: count.value]] == [(os.getpid(), memory.total - memory.free)]
     del kept
+
+
+FORKS = """
+import ctypes, os
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+device, uuid, memory = ctypes.c_void_p(), ctypes.create_string_buffer(96), (ctypes.c_ulonglong * 3)()
+def told():
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(device)) == nvml.nvmlDeviceGetUUID(device, uuid, 96) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(device, memory) == 0
+    return uuid.value.decode()
+assert nvml.nvmlInit_v2() == 0
+told()
+child = os.fork()
+if not child:
+    import torch
+    kept = torch.ones(4, device="cuda")  # the parent has not used CUDA
+    assert told() == f"GPU-{torch.cuda.get_device_properties(0).uuid}" and memory[2] >= 2 << 20, told()
+    grandchild = os.fork()
+    if not grandchild:
+        told()  # NVML answers where CUDA does not
+        os._exit(3)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_nvml_is_no_use_of_cuda_and_knows_the_whole_machine(nvml):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
+    done = subprocess.run([sys.executable, "-c", FORKS], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
+
+
+def test_every_question_of_nvml_has_an_answer(nvml):
+    number = ctypes.c_uint()
+    answers = {"PerformanceState": 0, "Brand": 14, "Architecture": 9, "NumGpuCores": 132 * 128, "CurrPcieLinkGeneration": 5, "NumaNodeId": 0}
+    for name, expected in answers.items():
+        assert nvml[f"nvmlDeviceGet{name}"](handle(nvml, 1), ctypes.byref(number)) == SUCCESS
+        assert number.value == expected, name
+    for name in ("GetNvLinkState", "GetRemappedRows", "GetVbiosVersion"):  # 348 others are not supported, either
+        assert nvml[f"nvmlDevice{name}"](handle(nvml, 1), 0, ctypes.byref(number)) == NOT_SUPPORTED
+    text = ctypes.create_string_buffer(96)
+    assert nvml.nvmlSystemGetDriverVersion(text, 96) == SUCCESS and text.value.startswith(b"580.")
+    assert nvml.nvmlSystemGetProcessName(os.getpid(), text, 96) == SUCCESS and b"python" in text.value
 
 
 def test_pytorchs_own_expandable_segments_work(nvml):
