@@ -44,12 +44,15 @@ void find_real_functions() {
   set(cachalot_real_dlsym, "dlsym", kVersion);
 }
 
-// Returns 12 for "libcudart.so.12.9.79", 0 for "libcudart.so", and nullopt for another library's name.
+// Returns 12 for "libcudart.so.12.9.79", 0 for "libcudart.so", and nullopt for another library's name. A wheel gives its own copy a name
+// with a hash: "libcudart.3c9a6f9b.so.13" (torch), "libcudart-d0da41ae.so.12" (auditwheel).
 std::optional<int> runtime_version(std::string_view path) {
-  constexpr std::string_view kName = "libcudart.so";
+  constexpr std::string_view kName = "libcudart", kEnding = ".so";
   const std::string_view name = file_name(path);
-  if (!name.starts_with(kName)) return std::nullopt;
-  const std::string_view rest = name.substr(kName.size());
+  const std::size_t end_of_stem = name.find(kEnding, kName.size());
+  if (!name.starts_with(kName) || end_of_stem == name.npos) return std::nullopt;
+  if (end_of_stem != kName.size() && name[kName.size()] != '.' && name[kName.size()] != '-') return std::nullopt;
+  const std::string_view rest = name.substr(end_of_stem + kEnding.size());
   if (rest.empty()) return 0;
   return rest[0] == '.' ? std::optional(std::atoi(rest.data() + 1)) : std::nullopt;
 }

@@ -1,7 +1,9 @@
 // NVML: the frame of its functions, and what they know of the machine.
 //
-// NVML is no use of CUDA: a process that asks it may fork, and its child may use CUDA; a forked child may ask it; and it lists all
-// devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves.
+// A call of NVML does not count as one of CUDA: a process that asks it may fork, and its child may use CUDA; a forked child may ask it; and
+// it lists all devices of the machine, whatever CUDA_VISIBLE_DEVICES leaves.
+//
+// Thread-safe, as NVML is.
 #pragma once
 
 #include <cstdint>

@@ -320,7 +320,7 @@ NVML_FUNCTION(nvmlDeviceGetFieldValues)(NvmlDevice handle, int count, NvmlFieldV
   });
 }
 
-// ---- what a simulated GPU does not have ------------------------------------------------------------------------------
+// ---- the rest --------------------------------------------------------------------------------------------------------
 
 #define NVML_UNSUPPORTED(name) \
   NVML_FUNCTION(name)() { return kNvmlNotSupported; }

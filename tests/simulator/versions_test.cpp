@@ -74,6 +74,8 @@ TEST_F(SimulatorVersions, EachRuntimeIsFoundByItsName) {
   EXPECT_EQ(runtime_version("libcudart.so.12"), 12090);
   EXPECT_EQ(runtime_version("libcudart.so.12.4.127"), 12090);
   EXPECT_EQ(runtime_version("libcudart.so.13"), 13000);
+  EXPECT_EQ(runtime_version("libcudart-d0da41ae.so.12"), 12090) << "a copy in a wheel";
+  EXPECT_EQ(runtime_version("libcudart.3c9a6f9b.so.13"), 13000);
   EXPECT_EQ(runtime_version("libcudart.so"), 13000) << "the version that the program is linked with";
 }
 
