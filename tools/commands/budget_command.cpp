@@ -15,6 +15,7 @@
 #include "cachalot/gpu_budget.h"
 #include "diagnostics/process_publisher.h"
 #include "tools/base/quoted.h"
+#include "tools/base/report_tree.h"
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
@@ -29,21 +30,24 @@ std::string note_on(const BudgetMember& member) {
   return age_s < 5 ? "" : fmt::format("  (stopped: its figures are {} s old)", age_s);
 }
 
-std::string table_of(const BudgetFigures& figures, const Style& style) {
+Section report_of(const BudgetFigures& figures) {
   std::string gpu = figures.gpu.empty() ? "" : " of " + printable(figures.gpu);
   if (!figures.uuid.empty()) gpu += " " + figures.uuid;
-  std::string text = fmt::format("{}: {}{}, {}\n", Printable{figures.path}, format_bytes(figures.total_bytes), gpu,
-                                 format_count(figures.members.size(), "member"));
-  if (figures.members.empty()) return text;
-  constexpr auto kLine = "{:>8} {:>8} {:>11} {:>11} {:>11} {:>11} {:>11}  {}\n";
-  text += style.bold(fmt::format(kLine, "process", "share", "floor", "part", "held", "live", "given back", "name"));
-  for (const BudgetMember& member : figures.members) {
-    text +=
-        fmt::format(kLine, member.process_id, member.share, format_bytes(member.floor_bytes),
-                    format_bytes(member.part_bytes), format_bytes(member.held_bytes), format_bytes(member.live_bytes),
-                    format_bytes(member.given_back_bytes), printable(member.name) + note_on(member));
+  Table table{.columns = {{.title = "process", .width = 8}, {.title = "share", .unit = Unit::number, .width = 8}},
+              .indent = 0};
+  for (const char* title : {"floor", "part", "held", "live", "given back"}) {
+    table.columns.push_back({.title = title, .unit = Unit::bytes, .width = 11});
   }
-  return text;
+  table.columns.push_back({.title = "name"});
+  for (const BudgetMember& member : figures.members) {
+    table.rows.push_back({member.process_id, member.share, member.floor_bytes, member.part_bytes, member.held_bytes,
+                          member.live_bytes, member.given_back_bytes, printable(member.name) + note_on(member)});
+  }
+  Section report;
+  report.add(Note{.text = fmt::format("{}: {}{}, {}", Printable{figures.path}, format_bytes(figures.total_bytes), gpu,
+                                      format_count(figures.members.size(), "member")),
+                  .is_wrapped = false});
+  return report.add(std::move(table));
 }
 
 class BudgetCommand : public Command {
@@ -96,7 +100,7 @@ class BudgetCommand : public Command {
     }
     for (const std::string& path : paths) {
       const BudgetFigures figures = read_budget(path);
-      print(json_ ? to_json(figures) + "\n" : table_of(figures, styles.out));
+      print(json_ ? to_json(figures) + "\n" : text_of(report_of(figures), styles.out));
     }
     return 0;
   }

@@ -1,10 +1,10 @@
 // `cachalot gpus`: the GPUs that --gpu knows.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
-#include "base/bytes.h"
 #include "simulator/models/gpu_models.h"
+#include "tools/base/report_tree.h"
 #include "tools/commands/command.h"
 
 namespace cachalot::tools {
@@ -24,13 +24,16 @@ class GpusCommand : public Command {
   }
 
   int run(const Styles& styles) override {
-    std::string lines =
-        styles.out.bold(fmt::format("{:<15} {:>10}  {:>10}  product", "GPU", "memory", "capability")) + "\n";
+    Table table{.columns = {{.title = "GPU", .width = 15, .is_left = true},
+                            {.title = "memory", .unit = Unit::bytes, .width = 10},
+                            {.title = "capability", .width = 11},
+                            {.title = "product"}},
+                .indent = 0};
     for (const simulator::GpuModel& model : simulator::gpu_models()) {
-      lines += fmt::format("{:<15} {:>10}  {:>10}  {}\n", model.key, format_bytes(model.memory_bytes),
-                           fmt::format("{}.{}", model.major, model.minor), model.product);
+      table.rows.push_back(
+          {model.key, model.memory_bytes, fmt::format("{}.{}", model.major, model.minor), model.product});
     }
-    print(lines);
+    print(text_of(Section().add(std::move(table)), styles.out));
     return 0;
   }
 };

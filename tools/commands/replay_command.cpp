@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "base/environment.h"
 #include "policy/options_without_effect.h"
 #include "tools/base/quoted.h"
+#include "tools/base/report_tree.h"
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
@@ -21,12 +21,6 @@
 
 namespace cachalot::tools {
 namespace {
-
-// The result of a replay, as text for people and as JSON for programs.
-struct ReplayReportContents {
-  bool min_device = false;  // the smallest device was looked for (ReplayOptions::find_min_device)
-  bool internals = false;   // device calls, retries and other counts of the allocator's own work
-};
 
 std::string percent(double part) { return fmt::format("{:.2f} %", 100 * part); }
 
@@ -67,105 +61,88 @@ std::string late_text(const ReplayResult& result) {
                      result.late_allocations, percent(share));
 }
 
-// The allocator's own work, for those who work on it.
-std::string internals_text(const ReplayResult& result) {
-  std::string text;
-  text += labelled_line("simulated work", fmt::format("{} us per allocation", result.work_us));
-  text += labelled_line("retries", fmt::format("{} after the cache was given back", result.retries));
-  text += labelled_line("device calls", calls_text(result));
-  text += labelled_line("late allocations", late_text(result));
-  text += labelled_line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
-  text += labelled_line("live mappings", fmt::format("{} at the end", result.live_mappings));
-  return text;
-}
-
-std::string min_device_text(const ReplayResult& result) {
-  return result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB";
-}
-
-// Returns a block of lines, one figure each.
-std::string to_text(const ReplayResult& result, const ReplayReportContents& contents, const Style& style) {
-  std::string text = style.bold(printable(result.trace)) + "\n";
-  text += labelled_line("events", with_commas(result.events));
-  text += labelled_line("peak requested", bytes_text(result.peak_requested_bytes));
-  text += labelled_line("peak allocated", bytes_text(result.peak_allocated_bytes));
-  text += labelled_line("peak reserved", bytes_text(result.peak_reserved_bytes));
-  text += labelled_line("peak on the device", bytes_text(result.peak_driver_bytes));
-  text += labelled_line("reserved / requested", fmt::format("{:.4f}", result.ratio));
-  text += labelled_line("internal fragmentation",
-                        percent(result.internal_fragmentation) + " of the allocated memory, when most was reserved");
-  text += labelled_line("external fragmentation",
-                        percent(result.external_fragmentation) + " of the free memory, when most was reserved");
-  text += labelled_line("failed allocations", failures_text(result));
-  if (result.check_hazards) text += labelled_line("hazards", "none found");
-  if (contents.internals || result.memory_calls_per_iteration.size() > 1) {
-    text += labelled_line("memory calls", memory_calls_text(result));
+// Returns the figures of a replay. People see the counts of the allocator's own work if they want all of it.
+Section report_of(const ReplayResult& result, bool has_min_device, bool is_verbose) {
+  Section report(printable(result.trace));
+  const auto add = [&](std::string key, std::string label, Cell cell, bool is_shown = true) {
+    report.add(Figure{.key = std::move(key), .label = is_shown ? std::move(label) : "", .cell = std::move(cell)});
+  };
+  const auto add_bytes = [&](std::string key, std::string label, std::size_t bytes) {
+    add(std::move(key), std::move(label), {bytes, bytes_text(bytes)});
+  };
+  report.add_value("trace", result.trace);
+  add("events", "events", {result.events, with_commas(result.events)});
+  add_bytes("peak_requested_bytes", "peak requested", result.peak_requested_bytes);
+  add_bytes("peak_allocated_bytes", "peak allocated", result.peak_allocated_bytes);
+  add_bytes("peak_reserved_bytes", "peak reserved", result.peak_reserved_bytes);
+  add_bytes("peak_driver_bytes", "peak on the device", result.peak_driver_bytes);
+  add("ratio", "reserved / requested", {result.ratio, fmt::format("{:.4f}", result.ratio)});
+  add("internal_fragmentation", "internal fragmentation",
+      {result.internal_fragmentation,
+       percent(result.internal_fragmentation) + " of the allocated memory, when most was reserved"});
+  add("external_fragmentation", "external fragmentation",
+      {result.external_fragmentation,
+       percent(result.external_fragmentation) + " of the free memory, when most was reserved"});
+  report.add_value("failed_requests", result.failed_requests);
+  add("ooms", "failed allocations", {result.ooms, failures_text(result)});
+  report.add_value("first_oom_event", or_null(result.first_oom_event));
+  add("check_hazards", "hazards", {result.check_hazards, "none found"}, result.check_hazards);
+  add("memory_calls", "memory calls", {result.memory_calls, memory_calls_text(result)},
+      is_verbose || result.memory_calls_per_iteration.size() > 1);
+  report.add_value("memory_calls_per_iteration", result.memory_calls_per_iteration);
+  report.add_value("driver_us_per_iteration", result.driver_us_per_iteration);
+  report.add_value("ratio_per_iteration", result.ratio_per_iteration);
+  add("driver_us", "simulated driver time", {result.driver_us, fmt::format("{:.3f} ms", result.driver_us / 1000)});
+  report.add_value("expandable_us", result.expandable_us);
+  add("ns_per_event", "host time", {result.ns_per_event, fmt::format("{:.1f} ns per event", result.ns_per_event)});
+  if (has_min_device) {
+    add("min_device_bytes", "smallest device",
+        {or_null(result.min_device_bytes),
+         result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB"});
   }
-  text += labelled_line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
-  text += labelled_line("host time", fmt::format("{:.1f} ns per event", result.ns_per_event));
-  if (contents.min_device) text += labelled_line("smallest device", min_device_text(result));
-  return contents.internals ? text + internals_text(result) : text;
-}
-
-// Returns one line for each trace under a heading.
-std::string summary_table(const std::vector<ReplayResult>& results, const ReplayReportContents& contents,
-                          const Style& style) {
-  std::size_t name_width = 5;
-  for (const ReplayResult& result : results) name_width = std::max(name_width, trace_name(result.trace).size());
-  std::string heading = fmt::format("{:<{}} {:>10} {:>14} {:>13} {:>19} {:>15} {:>15} {:>7} {:>10} {:>14}", "trace",
-                                    name_width, "events", "requested MiB", "reserved MiB", "reserved/requested",
-                                    "internal fragm.", "external fragm.", "failed", "driver ms", "host ns/event");
-  if (contents.min_device) heading += fmt::format(" {:>19}", "smallest device MiB");
-  std::string table = style.bold(heading) + "\n";
-  for (const ReplayResult& result : results) {
-    table +=
-        fmt::format("{:<{}} {:>10} {:>14} {:>13} {:>19.4f} {:>15} {:>15} {:>7} {:>10.3f} {:>14.1f}",
-                    trace_name(result.trace), name_width, with_commas(result.events), mib(result.peak_requested_bytes),
-                    mib(result.peak_reserved_bytes), result.ratio, percent(result.internal_fragmentation),
-                    percent(result.external_fragmentation), result.ooms, result.driver_us / 1000, result.ns_per_event);
-    if (contents.min_device) {
-      table += fmt::format(" {:>19}", result.min_device_bytes ? mib(*result.min_device_bytes) : "> 1 PiB");
-    }
-    table += '\n';
-  }
-  return table;
-}
-
-// Returns a JSON object on one line, without the newline.
-std::string to_json(const ReplayResult& result, bool with_min_device) {
-  nlohmann::ordered_json calls;
+  add("work_us", "simulated work", {result.work_us, fmt::format("{} us per allocation", result.work_us)}, is_verbose);
+  add("retries", "retries", {result.retries, fmt::format("{} after the cache was given back", result.retries)},
+      is_verbose);
+  Json calls = Json::object();
   for (const CallCount& call : result.device_calls) calls[std::string(call.name)] = call.count;
-  nlohmann::ordered_json json;
-  json["trace"] = result.trace;
-  json["events"] = result.events;
-  json["work_us"] = result.work_us;
-  json["check_hazards"] = result.check_hazards;
-  json["peak_requested_bytes"] = result.peak_requested_bytes;
-  json["peak_allocated_bytes"] = result.peak_allocated_bytes;
-  json["peak_reserved_bytes"] = result.peak_reserved_bytes;
-  json["peak_driver_bytes"] = result.peak_driver_bytes;
-  json["ratio"] = result.ratio;
-  json["internal_fragmentation"] = result.internal_fragmentation;
-  json["external_fragmentation"] = result.external_fragmentation;
-  json["failed_requests"] = result.failed_requests;
-  json["ooms"] = result.ooms;
-  json["first_oom_event"] = or_null(result.first_oom_event);
-  json["retries"] = result.retries;
-  json["device_calls"] = calls;
-  json["memory_calls"] = result.memory_calls;
-  json["memory_calls_per_iteration"] = result.memory_calls_per_iteration;
-  json["driver_us_per_iteration"] = result.driver_us_per_iteration;
-  json["ratio_per_iteration"] = result.ratio_per_iteration;
-  json["late_allocations"] = result.late_allocations;
-  json["late_driver_allocations"] = result.late_driver_allocations;
-  json["device_wide_synchronizations"] = result.device_wide_synchronizations;
-  json["stream_waits"] = result.stream_waits;
-  json["live_mappings"] = result.live_mappings;
-  json["driver_us"] = result.driver_us;
-  json["expandable_us"] = result.expandable_us;
-  json["ns_per_event"] = result.ns_per_event;
-  if (with_min_device) json["min_device_bytes"] = or_null(result.min_device_bytes);
-  return tools::text_of(json);
+  add("device_calls", "device calls", {std::move(calls), calls_text(result)}, is_verbose);
+  add("late_allocations", "late allocations", {result.late_allocations, late_text(result)}, is_verbose);
+  report.add_value("late_driver_allocations", result.late_driver_allocations);
+  add("device_wide_synchronizations", "device-wide waits", result.device_wide_synchronizations, is_verbose);
+  report.add_value("stream_waits", result.stream_waits);
+  add("live_mappings", "live mappings", {result.live_mappings, fmt::format("{} at the end", result.live_mappings)},
+      is_verbose);
+  return report;
+}
+
+// Returns one row for each trace.
+Section summary_of(const std::vector<ReplayResult>& results, bool has_min_device) {
+  Table table{.columns = {{.title = "trace", .is_left = true}}, .indent = 0};
+  const auto add_column = [&](std::string title, std::size_t width) {
+    table.columns.push_back({.title = std::move(title), .unit = Unit::number, .width = width});
+  };
+  add_column("events", 10);
+  add_column("requested MiB", 14);
+  add_column("reserved MiB", 13);
+  add_column("reserved/requested", 19);
+  add_column("internal fragm.", 15);
+  add_column("external fragm.", 15);
+  add_column("failed", 7);
+  add_column("driver ms", 10);
+  add_column("host ns/event", 14);
+  if (has_min_device) add_column("smallest device MiB", 19);
+  const auto text = [](std::string shown) { return Cell{nullptr, std::move(shown)}; };
+  for (const ReplayResult& result : results) {
+    table.rows.push_back(
+        {trace_name(result.trace), text(with_commas(result.events)), text(mib(result.peak_requested_bytes)),
+         text(mib(result.peak_reserved_bytes)), text(fmt::format("{:.4f}", result.ratio)),
+         text(percent(result.internal_fragmentation)), text(percent(result.external_fragmentation)), result.ooms,
+         text(fmt::format("{:.3f}", result.driver_us / 1000)), text(fmt::format("{:.1f}", result.ns_per_event))});
+    if (has_min_device) {
+      table.rows.back().push_back(text(result.min_device_bytes ? mib(*result.min_device_bytes) : "> 1 PiB"));
+    }
+  }
+  return Section().add(std::move(table));
 }
 
 std::string replay_details() {
@@ -215,10 +192,10 @@ class ReplayCommand : public Command {
     std::vector<ReplayResult> results;
     for (const Trace& trace : traces) {
       results.push_back(play(trace, options_));
-      print(json_ ? to_json(results.back(), options_.find_min_device) + "\n"
-                  : to_text(results.back(), report_contents(), styles.out) + "\n");
+      const Section report = report_of(results.back(), options_.find_min_device, verbose_);
+      print((json_ ? tools::text_of(json_of(report)) : text_of(report, styles.out)) + "\n");
     }
-    if (!json_ && results.size() > 1) print(summary_table(results, report_contents(), styles.out));
+    if (!json_ && results.size() > 1) print(text_of(summary_of(results, options_.find_min_device), styles.out));
     return 0;
   }
 
@@ -276,10 +253,6 @@ class ReplayCommand : public Command {
            "format); only for PyTorch's policy, not for the page heap")
         ->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_, "Also report device calls and other internal counts");
-  }
-
-  ReplayReportContents report_contents() const {
-    return {.min_device = options_.find_min_device, .internals = verbose_};
   }
 
   std::string effective_config() const {
