@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <new>
 #include <utility>
@@ -92,6 +93,16 @@ void ColumnWriter::add_ranked(std::string_view name, std::span<const std::uint64
 
 namespace {
 
+using Numbers = std::vector<std::uint64_t>;
+
+// Returns a number of each item.
+template <typename Items, typename Field>
+Numbers numbers_of(const Items& items, Field field) {
+  Numbers numbers;
+  for (const auto& item : items) numbers.push_back(std::invoke(field, item));
+  return numbers;
+}
+
 // The call stacks of a run as a tree of calls, in the order in which a report decodes it.
 // The history must outlive it. Not thread-safe.
 class RunStacks {
@@ -110,25 +121,16 @@ class RunStacks {
 
   // Adds the columns node, parent, frame, file, function, line and origin.
   void write(std::string_view prefix, ColumnWriter& columns, TextTable& texts) {
-    std::vector<std::uint64_t> files;
-    std::vector<std::uint64_t> functions;
-    std::vector<std::uint64_t> lines;
-    std::vector<std::uint64_t> origins;
-    for (const FrameId id : frames_) {
-      const StackFrame& frame = history_.stacks.frame(id);
-      files.push_back(texts.add(history_.texts[frame.file]));
-      functions.push_back(texts.add(history_.texts[frame.function]));
-      lines.push_back(frame.line);
-      origins.push_back(static_cast<std::uint64_t>(sites_.origin(id)));
-    }
     const std::string begin(prefix);
+    const auto add = [&](const char* name, auto field) { columns.add_plain(begin + name, numbers_of(frames_, field)); };
+    const auto frame_of = [&](FrameId id) -> const StackFrame& { return history_.stacks.frame(id); };
     columns.add_plain(begin + "node", nodes_);
     columns.add_deltas(begin + "parent", parents_);
     columns.add_plain(begin + "frame", node_frames_);
-    columns.add_plain(begin + "file", files);
-    columns.add_plain(begin + "function", functions);
-    columns.add_plain(begin + "line", lines);
-    columns.add_plain(begin + "origin", origins);
+    add("file", [&](FrameId id) { return texts.add(history_.texts[frame_of(id).file]); });
+    add("function", [&](FrameId id) { return texts.add(history_.texts[frame_of(id).function]); });
+    add("line", [&](FrameId id) { return frame_of(id).line; });
+    add("origin", [&](FrameId id) { return static_cast<std::uint64_t>(sites_.origin(id)); });
   }
 
  private:
@@ -259,7 +261,7 @@ class LayoutRecorder {
 Layout recorded_layout(const Timeline& timeline) {
   Layout layout;
   layout.name = "recorded";
-  for (const Allocation& allocation : timeline.allocations()) layout.addresses.push_back(allocation.address);
+  layout.addresses = numbers_of(timeline.allocations(), &Allocation::address);
   layout.block_bytes = timeline.block_bytes();
   layout.ranges = timeline.segments();
   return layout;
@@ -276,8 +278,6 @@ Layout replayed_layout(const Trace& trace, std::span<const Allocation> allocatio
 }
 
 // ---- one run
-
-using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::size_t kMostTimes = std::size_t{1} << 20;
 constexpr std::size_t kMostRestPoints = std::size_t{1} << 16;
@@ -412,28 +412,15 @@ class RunData {
   void add_layout(const Layout& layout, const std::string& prefix) {
     columns_.add_ranked(prefix + "address", shown([&](std::size_t i) { return layout.addresses[i]; }));
     columns_.add_ranked(prefix + "block", shown([&](std::size_t i) { return layout.block_bytes[i]; }));
-    Numbers begins;
-    Numbers ends;
-    Numbers addresses;
-    Numbers bytes;
-    for (const MemoryRange& range : layout.ranges) {
-      begins.push_back(html_event(range.begin));
-      ends.push_back(html_event(range.end));
-      addresses.push_back(range.address);
-      bytes.push_back(range.bytes);
-    }
-    columns_.add_deltas(prefix + "range_begin", begins);
-    columns_.add_plain(prefix + "range_end", ends);
-    columns_.add_deltas(prefix + "range_address", addresses);
-    columns_.add_ranked(prefix + "range_bytes", bytes);
-    Numbers events;
-    Numbers held;
-    for (const Layout::Held& change : layout.held) {
-      events.push_back(html_event(change.event));
-      held.push_back(change.bytes);
-    }
-    columns_.add_deltas(prefix + "held_event", events);
-    columns_.add_deltas(prefix + "held_bytes", held);
+    const auto begin_of = [](const MemoryRange& range) { return html_event(range.begin); };
+    const auto end_of = [](const MemoryRange& range) { return html_event(range.end); };
+    const auto event_of = [](const Layout::Held& change) { return html_event(change.event); };
+    columns_.add_deltas(prefix + "range_begin", numbers_of(layout.ranges, begin_of));
+    columns_.add_plain(prefix + "range_end", numbers_of(layout.ranges, end_of));
+    columns_.add_deltas(prefix + "range_address", numbers_of(layout.ranges, &MemoryRange::address));
+    columns_.add_ranked(prefix + "range_bytes", numbers_of(layout.ranges, &MemoryRange::bytes));
+    columns_.add_deltas(prefix + "held_event", numbers_of(layout.held, event_of));
+    columns_.add_deltas(prefix + "held_bytes", numbers_of(layout.held, &Layout::Held::bytes));
   }
 
   Json description() const {
@@ -487,12 +474,6 @@ class RunData {
   std::size_t left_out_ = 0;
   std::size_t time_step_ = 1;
 };
-
-// Adds the run's columns, their names behind `prefix`, and the texts of its frames. Returns its object of "runs".
-nlohmann::ordered_json add_run(const HtmlRun& run, const CategoryRules& rules, const std::string& prefix,
-                               ColumnWriter& columns, TextTable& texts) {
-  return RunData(run, rules, prefix, columns, texts).make();
-}
 
 // Adds the section's verdicts: the first is the headline, the others follow with the titles of their sections.
 void add_verdicts(HtmlVerdict& verdict, const Section& section) {
@@ -580,7 +561,7 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
   TextTable texts;
   Json runs = Json::array();
   for (std::size_t i = 0; i < report.runs.size(); ++i) {
-    runs.push_back(add_run(report.runs[i], rules, fmt::format("{}/", i), columns, texts));
+    runs.push_back(RunData(report.runs[i], rules, fmt::format("{}/", i), columns, texts).make());
   }
   Json tables = Json::array();
   add_tables(tables, report.answer, report.shows_figures, "");
@@ -648,18 +629,6 @@ std::string bytes_of_hex(std::string_view hex) {
   return bytes;
 }
 
-// The element that holds the file, as its kind needs it; `hash` allows it.
-struct Element {
-  std::string html;
-  std::string hash;
-};
-
-Element element_of(const EmbeddedFile& file) {
-  const std::string_view tag = file.name.ends_with(".css") ? "style" : "script";
-  return {.html = fmt::format("<{0}>{1}</{0}>\n", tag, file.text),
-          .hash = fmt::format(" 'sha256-{}'", base64(bytes_of_hex(file.sha256_hex)))};
-}
-
 void replace(std::string& text, std::string_view marker, std::string_view by) {
   const std::size_t at = text.find(marker);
   CACHALOT_REQUIRE(at != std::string::npos, "report.html does not have {}", marker);
@@ -671,16 +640,15 @@ void replace(std::string& text, std::string_view marker, std::string_view by) {
 std::string html_of(const HtmlReport& report, const CategoryRules& rules) {
   std::string html;
   std::array<std::string, 2> elements;  // styles, scripts
-  std::array<std::string, 2> hashes;
+  std::array<std::string, 2> hashes;    // that allow them
   for (const EmbeddedFile& file : embedded_files()) {
     if (file.name.ends_with(".html")) {
       html = file.text;
       continue;
     }
-    const Element element = element_of(file);
     const std::size_t kind = file.name.ends_with(".css") ? 0 : 1;
-    elements[kind] += element.html;
-    hashes[kind] += element.hash;
+    elements[kind] += fmt::format("<{0}>{1}</{0}>\n", kind == 0 ? "style" : "script", file.text);
+    hashes[kind] += fmt::format(" 'sha256-{}'", base64(bytes_of_hex(file.sha256_hex)));
   }
   replace(html, "{style hashes}", hashes[0]);
   replace(html, "{script hashes}", hashes[1]);
