@@ -16,7 +16,7 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
     analysis/timeline.cpp analysis/written_sizes.cpp base/input_file.cpp base/output_file.cpp base/parallel.cpp base/report_tree.cpp
     base/text_layout.cpp history/history.cpp history/memory_ranges.cpp history/parts.cpp
     history/pickle_program.cpp history/snapshot_builder.cpp history/snapshot_history.cpp history/tables.cpp
-    history/text_histories.cpp live/prometheus_server.cpp live/sample.cpp live/sample_formats.cpp
+    history/text_histories.cpp live/prometheus_server.cpp live/sample.cpp live/sample_formats.cpp live/sample_series.cpp
     output/export_formats.cpp output/html_report.cpp output/perfetto.cpp output/snapshot_report.cpp
     output/torch_snapshot.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
     replay/replay.cpp replay/trace_reader.cpp simulation/advice.cpp simulation/card_table.cpp

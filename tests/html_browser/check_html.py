@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
@@ -379,6 +381,26 @@ def test_diff_shows_both_runs(context: Context) -> None:
     assert page.evaluate("document.getElementById('comparison-chart').querySelectorAll('canvas').length") == 1
     assert "attention" in page.evaluate("document.getElementById('tables').textContent")
     context.picture(page, "diff")
+    assert_quiet(page)
+
+
+def test_top_draws_its_samples(context: Context) -> None:
+    # This process's page, as docs/reference/statistics_page.md has it: one device that holds 3 GiB, of which 2 are allocated.
+    size = 512 + 352 + 64 * 128
+    header = struct.pack("<8s4I4Qq16s256sQQqqQq", b"cachalot", 1, 512, size - 512, 1, size, os.getpid(), 0, 0, 0, b"1", b"train", 0, 2, 0, 0, 1, 0)
+    device = struct.pack("<iIII16s64s5Q", 0, 1, 0, 0, b"", b"GPU", 80 << 30, 2**64 - 1, 2**64 - 1, 3 << 30, 2 << 30)
+    folder = context.folder / "live"
+    folder.mkdir()
+    (folder / f"cachalot.{os.getpid()}.0").write_bytes((header.ljust(512, b"\0") + device).ljust(size, b"\0"))
+    html = context.folder / "top.html"
+    context.cachalot("top", "--directory", folder, "--quiet", "--count", 4, "--interval", 0.1, "--html", html)
+    page = context.chromium.open(html)
+    assert page.evaluate("document.querySelectorAll('#tables .chart canvas').length") == 1
+    shown = page.evaluate("document.getElementById('tables').innerText")
+    assert "3.00 GiB" in shown and "5 of 5 rows" in shown and "NaN" not in shown and "undefined" not in shown, shown
+    context.picture(page, "top")
+    page.key("t")  # the chart is drawn anew
+    assert page.evaluate("document.querySelectorAll('#tables .chart canvas').length") == 1
     assert_quiet(page)
 
 

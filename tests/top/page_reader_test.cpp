@@ -27,13 +27,13 @@ TEST(PageReader, ReadsWhatIsPublished) {
   EXPECT_NE(process.command.find("test_top"), std::string::npos);
   ASSERT_EQ(process.devices.size(), 1u);
   const DeviceSample& device = process.devices[0];
-  EXPECT_EQ(device.reserved_bytes, program.world.reserved());
-  EXPECT_EQ(device.allocated_bytes, program.world.allocated());
-  EXPECT_EQ(device.asleep_bytes, 512 * kMiB);
-  ASSERT_EQ(device.pools.size(), 2u);
-  EXPECT_EQ(device.pools[0].name(), "default");
-  EXPECT_EQ(device.pools[1].name(), "tag weights");
-  EXPECT_TRUE(device.pools[1].is_asleep);
+  EXPECT_EQ(device.page.reserved_bytes, program.world.reserved());
+  EXPECT_EQ(device.page.allocated_bytes, program.world.allocated());
+  EXPECT_EQ(device.page.asleep_bytes, 512 * kMiB);
+  ASSERT_EQ(device.pools().size(), 2u);
+  EXPECT_EQ(name_of(device.pools()[0]), "default");
+  EXPECT_EQ(name_of(device.pools()[1]), "tag weights");
+  EXPECT_EQ(device.pools()[1].is_asleep, 1u);
 }
 
 TEST(PageReader, TellsThePublisherThatItReads) {

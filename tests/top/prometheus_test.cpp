@@ -34,7 +34,7 @@ TEST(Prometheus, MetricsHaveHelpTypeAndLabels) {
 TEST(Prometheus, HostileTextsAreEscaped) {
   Sample sample = sample_at(1000, kGiB, kGiB);
   sample.processes[0].command = "a\"b\\c\nd\x1b[31m\xff\xc3\xa9\xed\xa0\x80\xe2\x82";
-  sample.processes[0].devices[0].pools[0].tag = "\"} 1\nevil_metric 7";
+  std::strcpy(sample.processes[0].devices[0].page.pools[0].tag, "\"} 1\nevil_metric 7");
   sample.gpus = {gpu_of(0, "T\"4")};
   const std::string text = to_prometheus(sample);
   EXPECT_NE(text.find("command=\"a\\\"b\\\\c\\nd?[31m\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd"), std::string::npos) << text;

@@ -1,6 +1,7 @@
 // The common parts of the tests of `cachalot top`: a program that publishes (this one), and the command.
 #pragma once
 
+#include <cstring>
 #include <string>
 
 #include "tests/allocator/testing.h"
@@ -56,19 +57,20 @@ inline Sample sample_at(double time, std::uint64_t allocated_bytes, std::uint64_
   process.command = "python train.py";
   process.refreshed = time;
   DeviceSample device;
-  device.name = "NVIDIA H100";
-  device.total_bytes = 80 * kGiB;
-  device.allocated_bytes = device.requested_bytes = device.active_bytes = allocated_bytes;
-  device.reserved_bytes = reserved_bytes;
-  device.free_bytes = reserved_bytes - allocated_bytes;
-  device.largest_free_bytes = device.free_bytes / 2;
-  device.allocations = 1;
-  device.pool_count = 1;
-  PoolSample pool;
+  std::strcpy(device.page.name, "NVIDIA H100");
+  device.page.total_bytes = 80 * kGiB;
+  device.page.allocated_bytes = device.page.requested_bytes = device.page.active_bytes = allocated_bytes;
+  device.page.reserved_bytes = reserved_bytes;
+  device.page.free_bytes = reserved_bytes - allocated_bytes;
+  device.page.largest_free_bytes = device.page.free_bytes / 2;
+  device.page.allocations = 1;
+  device.page.pool_count = 1;
+  device.page.limit_bytes = device.page.soft_limit_bytes = kStatisticsPageNoLimit;
+  device.page.listed_pools = 1;
+  StatisticsPagePool& pool = device.page.pools[0];
   pool.reserved_bytes = reserved_bytes;
   pool.used_bytes = allocated_bytes;
-  pool.free_bytes = device.free_bytes;
-  device.pools.push_back(pool);
+  pool.free_bytes = device.page.free_bytes;
   process.devices.push_back(device);
   sample.processes.push_back(process);
   return sample;

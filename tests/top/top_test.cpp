@@ -16,6 +16,7 @@
 #include "tools/base/text_layout.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
+#include "tools/live/sample_series.h"
 
 namespace cachalot::tools::live {
 namespace {
@@ -63,6 +64,43 @@ TEST(Top, WritesForPrometheusWithoutATable) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_NE(read_whole(out.path() + "/c.prom").find("cachalot_processes 1\n"), std::string::npos);
+}
+
+TEST(Top, WritesAPageOfItsSamples) {
+  const PageFolder folder;
+  const PageFolder out;
+  const Program program(folder);
+  const std::string path = out.path() + "/top.html";
+  const Outcome outcome = top(folder, "--quiet --count 2 --interval 0.1 --html '" + path + "'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(read_whole(path).starts_with("<!doctype html>"));
+  const Outcome refused = top(folder, "--quiet --count 1 --html /nonexistent/top.html");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("/nonexistent/top.html"), std::string::npos) << refused.err;
+}
+
+TEST(SampleSeries, KeepsTheMostOfLongSeriesAndTheNewestOfMany) {
+  SampleSeries series;
+  constexpr std::size_t kSamples = 4 * SampleSeries::kMostPoints + 3;
+  for (std::size_t i = 0; i < kSamples; ++i) series.add(sample_at(static_cast<double>(i), i, i));
+  const Section report = series.report();
+  ASSERT_EQ(report.parts.size(), 1u);
+  const auto& table = std::get<Table>(report.parts.front().content);
+  EXPECT_TRUE(table.is_chart);
+  EXPECT_EQ(table.title, "Memory over time, process 4711, device 0");
+  EXPECT_EQ(table.note, "a point is the most of 8 samples");
+  ASSERT_EQ(table.rows.size(), kSamples / 8 + 1);
+  EXPECT_EQ(table.rows.front()[1].value, 7u);
+  EXPECT_EQ(table.rows.back()[0].value, static_cast<double>(kSamples - 1));
+  EXPECT_EQ(table.rows.back()[2].value, kSamples - 1);
+  Sample other = sample_at(1e9, kGiB, kGiB);
+  for (std::uint64_t pid = 1; pid <= SampleSeries::kMostSeries; ++pid) {
+    other.processes[0].pid = pid;
+    series.add(other);
+  }
+  EXPECT_EQ(series.report().parts.size(), SampleSeries::kMostSeries) << "the first has ended";
+  EXPECT_EQ(std::get<Table>(series.report().parts.back().content).rows.size(), 1u);
 }
 
 TEST(Top, ShowsTheProcessesThatAreAskedFor) {
@@ -205,7 +243,7 @@ TEST(TopText, HostileTextsDoNotReachTheTerminal) {
   sample.processes[0].command =
       "\033]0;owned\007\xc2\x9b"
       "31m";
-  sample.processes[0].devices[0].pools[0].tag = "\033[2J\n" + std::string(1000, 'x');
+  std::strcpy(sample.processes[0].devices[0].page.pools[0].tag, "\033[2J\n and what is longer than a name may be");
   sample.gpus = {gpu_of(0, "T\0334", {{4711, 5}})};
   const std::string text = to_text(sample, {}, 1, {}, Style());
   for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << static_cast<int>(c);
@@ -215,10 +253,10 @@ TEST(TopText, HostileTextsDoNotReachTheTerminal) {
 TEST(SampleJson, HasTextsThatAreNoUtf8AndWhatIsNotKnownIsNull) {
   Sample sample = sample_at(1000.5, kGiB, 2 * kGiB);
   sample.processes[0].command = "python \"tra\xefin\".py\n\x1b[31m";
-  sample.processes[0].devices[0].limit_bytes = 7;
+  sample.processes[0].devices[0].page.limit_bytes = 7;
   sample.processes[0].devices[0].rates = Rates{1.5, 2, 3, 4};
   sample.gpus = {gpu_of(1, "T4", {{4711, std::nullopt}})};
-  const auto json = nlohmann::json::parse(text_of(to_json(sample)));
+  const auto json = nlohmann::json::parse(text_of(json_of(report_of(sample))));
   EXPECT_EQ(json["time"], 1000.5);
   EXPECT_EQ(json["processes"][0]["command"], "python \"tra\xef\xbf\xbdin\".py\n\x1b[31m");
   const auto& device = json["processes"][0]["devices"][0];
@@ -257,10 +295,10 @@ TEST(RateMeter, TellsWhatHappenedASecond) {
   Sample second = first;
   second.processes[0].refreshes = 3;
   second.processes[0].elapsed_s = 2;
-  second.processes[0].devices[0].allocations += 100;
-  second.processes[0].devices[0].allocated_sum_bytes += kMiB;
-  second.processes[0].devices[0].device_allocations += 3;
-  second.processes[0].devices[0].device_frees += 1;
+  second.processes[0].devices[0].page.allocations += 100;
+  second.processes[0].devices[0].page.allocated_sum_bytes += kMiB;
+  second.processes[0].devices[0].page.device_allocations += 3;
+  second.processes[0].devices[0].page.device_frees += 1;
   meter.measure(second);
   ASSERT_TRUE(second.processes[0].devices[0].rates.has_value());
   EXPECT_EQ(second.processes[0].devices[0].rates->allocations, 50);
@@ -273,7 +311,7 @@ TEST(RateMeter, TellsWhatHappenedASecond) {
   Sample reset = same;
   reset.processes[0].refreshes = 9;
   reset.processes[0].elapsed_s = 3;
-  reset.processes[0].devices[0].allocations = 0;
+  reset.processes[0].devices[0].page.allocations = 0;
   meter.measure(reset);
   EXPECT_FALSE(reset.processes[0].devices[0].rates.has_value()) << "reset_accumulated_stats came between";
   Sample other = reset;

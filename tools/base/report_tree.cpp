@@ -1,8 +1,10 @@
 #include "tools/base/report_tree.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 
 #include "base/bytes.h"
@@ -17,11 +19,19 @@ std::string growth_text(std::int64_t bytes) {
 }
 
 std::string in_mood(const Style& style, Mood mood, const std::string& text) {
+  if (mood == Mood::faint) return style.faint(text);
   return mood == Mood::plain ? text : mood == Mood::good ? style.good(text) : style.bad(text);
 }
 
 std::string shown_text(const Cell& cell, Unit unit) {
   return cell.text.empty() ? text_in(unit, cell.value) : cell.text;
+}
+
+std::string time_text(double seconds) {
+  const auto time = static_cast<std::time_t>(std::clamp(seconds, 0.0, 1e11));
+  std::tm local{};
+  localtime_r(&time, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
 bool is_for_people(const Figure& figure) { return !figure.label.empty() || figure.key.empty(); }
@@ -52,7 +62,10 @@ class TableLines {
     std::string text = table_.is_apart ? "\n" : "";
     if (!table_.heading.empty()) text += std::string(table_.indent, ' ') + table_.heading + "\n";
     if (table_.has_header) text += style.bold(header()) + "\n";
-    for (const std::size_t row : rows()) text += line_of(table_.rows[row], style) + "\n";
+    for (const std::size_t row : rows()) {
+      text += line_of(table_.rows[row], style) + "\n";
+      if (!table_.lines_below.empty()) text += table_.lines_below[row];
+    }
     if (!table_.rest.empty()) text += std::string(table_.indent, ' ') + table_.rest + "\n";
     if (!table_.label.empty()) text.replace(0, table_.label.size() + 2, "  " + table_.label);
     return text;
@@ -187,6 +200,8 @@ std::string text_in(Unit unit, const Json& value) {
       return with_commas(value.get<std::uint64_t>());
     case Unit::part:
       return percent_text(value.get<double>());
+    case Unit::time:
+      return time_text(value.get<double>());
     case Unit::number:
       return fmt::format("{}", value.get<double>());
     default:

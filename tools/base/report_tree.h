@@ -21,8 +21,9 @@ namespace cachalot::tools {
 
 using Json = nlohmann::ordered_json;
 
-// The unit in which people read a value. A growth is of bytes, and may be negative; a part is of 1.
-enum class Unit : std::uint8_t { text, bytes, growth, count, number, part };
+// The unit in which people read a value. A growth is of bytes, and may be negative; a part is of 1; a time is in seconds of
+// Unix time.
+enum class Unit : std::uint8_t { text, bytes, growth, count, number, part, time };
 
 // Returns the value in its unit: "1.50 GiB", "+12.00 MiB", "1,200", "12.3 %"; "" for null.
 std::string text_in(Unit unit, const Json& value);
@@ -41,7 +42,7 @@ inline constexpr Views kNotOnPage{.text = true, .json = true, .page = false};
 inline constexpr Views kNotInText{.text = false, .json = true, .page = true};
 
 // The colour of a value on a terminal.
-enum class Mood : std::uint8_t { plain, good, bad };
+enum class Mood : std::uint8_t { plain, good, bad, faint };
 
 struct Cell;
 
@@ -97,6 +98,7 @@ struct Table {
   bool has_header = true;  // in text
   bool is_apart = false;   // in text, behind an empty line
   bool is_wide = false;    // in text, with two spaces between all columns
+  bool is_chart = false;   // on pages, its columns of bytes are drawn over the first column, of times
   std::size_t indent = 2;  // of text
   Views views{};
   std::vector<std::vector<Cell>> rows{};
@@ -104,6 +106,7 @@ struct Table {
   std::optional<std::vector<std::size_t>> shown{};
   std::size_t most_in_text = std::numeric_limits<std::size_t>::max();  // of these rows
   std::string rest{};                                                  // of text, the line behind the rows
+  std::vector<std::string> lines_below{};  // of text, by row: lines behind it, each ended by a newline; empty: none
 
   // Shows the first rows alone: `rest` says how many more there are, of "{} more".
   void show_first(std::size_t most, std::string_view more = "and {} more");

@@ -31,6 +31,8 @@
 #include "tools/live/prometheus_server.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
+#include "tools/live/sample_series.h"
+#include "tools/output/html_report.h"
 
 namespace cachalot::tools::live {
 namespace {
@@ -42,12 +44,14 @@ struct TopOptions {
   std::vector<std::uint64_t> pids;  // of the processes; empty: all
   bool json = false;
   bool quiet = false;
+  std::string html;      // a file; "": no page
   std::string textfile;  // of Prometheus; "": none
   std::optional<std::uint16_t> port;
   std::string address = "127.0.0.1";
 };
 
 // NVML's types, as its header has them; the header itself is not needed.
+constexpr int kMissing = -1;  // not NVML's
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
 constexpr unsigned kMostGpus = 1024;
@@ -67,21 +71,6 @@ struct ProcessV3 {  // nvmlProcessInfo_t of the functions that end in _v3
   unsigned gpu_instance, compute_instance;
 };
 
-using Init = int();
-using GetCount = int(unsigned*);
-using GetHandle = int(unsigned, void**);
-using GetText = int(void*, char*, unsigned);
-template <typename Memory>
-using GetMemory = int(void*, Memory*);
-using GetProcesses = int(void*, unsigned*, ProcessV3*);
-
-std::string nvml_text(GetText* function, void* device) {
-  char text[128] = "";
-  if (function == nullptr || function(device, text, sizeof(text)) != kSuccess) return "";
-  text[sizeof(text) - 1] = '\0';
-  return text;
-}
-
 // NVML, the library of nvidia-smi, reports the GPUs' memory and the processes that use it. It is loaded at run time.
 class Nvml {
  public:
@@ -90,15 +79,11 @@ class Nvml {
     void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return nullptr;
     std::unique_ptr<Nvml> nvml(new Nvml(library));
-    Init* const init = nvml->find<Init>("nvmlInit_v2");
-    if (init == nullptr || init() != kSuccess) return nullptr;
-    return nvml;
+    return nvml->call("nvmlInit_v2") == kSuccess ? std::move(nvml) : nullptr;
   }
 
   // The library stays loaded: it may have threads.
-  ~Nvml() {
-    if (Init* const shutdown = find<Init>("nvmlShutdown")) shutdown();
-  }
+  ~Nvml() { call("nvmlShutdown"); }
 
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
@@ -106,17 +91,15 @@ class Nvml {
   // Returns the GPUs whose memory NVML tells. Where it does not tell the processes of one, that has none.
   std::vector<GpuSample> gpus() const {
     std::vector<GpuSample> gpus;
-    GetCount* const get_count = find<GetCount>("nvmlDeviceGetCount_v2");
-    GetHandle* const get_handle = find<GetHandle>("nvmlDeviceGetHandleByIndex_v2");
     unsigned count = 0;
-    if (get_count == nullptr || get_handle == nullptr || get_count(&count) != kSuccess) return gpus;
+    if (call("nvmlDeviceGetCount_v2", &count) != kSuccess) return gpus;
     for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
       void* device = nullptr;
-      if (get_handle(i, &device) != kSuccess) continue;
+      if (call("nvmlDeviceGetHandleByIndex_v2", i, &device) != kSuccess) continue;
       GpuSample gpu;
       gpu.index = static_cast<int>(i);
-      gpu.name = nvml_text(find<GetText>("nvmlDeviceGetName"), device);
-      gpu.uuid = nvml_text(find<GetText>("nvmlDeviceGetUUID"), device);
+      gpu.name = text("nvmlDeviceGetName", device);
+      gpu.uuid = text("nvmlDeviceGetUUID", device);
       if (gpu.uuid.starts_with("GPU-")) gpu.uuid.erase(0, 4);
       if (!read_memory(device, gpu)) continue;
       read_processes(device, gpu);
@@ -128,24 +111,31 @@ class Nvml {
  private:
   explicit Nvml(void* library) : library_(library) {}
 
-  template <typename Function>
-  Function* find(const char* name) const {
-    return reinterpret_cast<Function*>(dlsym(library_, name));
+  // Calls a function, whose parameters have the types of the arguments. Returns its result; kMissing without one.
+  template <typename... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
+    return function == nullptr ? kMissing : function(arguments...);
+  }
+
+  std::string text(const char* function, void* device) const {
+    char text[128] = "";
+    if (call(function, device, &text[0], unsigned{sizeof(text)}) != kSuccess) return "";
+    text[sizeof(text) - 1] = '\0';
+    return text;
   }
 
   // A process with memory may be in several of NVML's lists.
   void read_processes(void* device, GpuSample& gpu) const {
     for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
                              "nvmlDeviceGetMPSComputeRunningProcesses_v3"}) {
-      GetProcesses* const get = find<GetProcesses>(name);
-      if (get == nullptr) continue;
       std::vector<ProcessV3> found(64);
       auto count = static_cast<unsigned>(found.size());
-      int result = get(device, &count, found.data());
+      int result = call(name, device, &count, found.data());
       while (result == kInsufficientSize && found.size() < kMostListed) {
         found.resize(std::min<std::size_t>(2 * std::max<std::size_t>(count, found.size()), kMostListed));
         count = static_cast<unsigned>(found.size());
-        result = get(device, &count, found.data());
+        result = call(name, device, &count, found.data());
       }
       if (result != kSuccess) continue;
       for (const ProcessV3& each : std::span(found).first(std::min<std::size_t>(count, found.size()))) {
@@ -159,19 +149,13 @@ class Nvml {
 
   // The older function counts memory reserved for the driver as used.
   bool read_memory(void* device, GpuSample& gpu) const {
-    MemoryV2 memory;
-    if (auto* const get = find<GetMemory<MemoryV2>>("nvmlDeviceGetMemoryInfo_v2");
-        get != nullptr && get(device, &memory) == kSuccess) {
+    const auto read = [&](const char* function, auto memory) {
+      if (call(function, device, &memory) != kSuccess) return false;
       gpu.total_bytes = memory.total;
       gpu.used_bytes = memory.used;
       return true;
-    }
-    MemoryV1 older{};
-    auto* const get = find<GetMemory<MemoryV1>>("nvmlDeviceGetMemoryInfo");
-    if (get == nullptr || get(device, &older) != kSuccess) return false;
-    gpu.total_bytes = older.total;
-    gpu.used_bytes = older.used;
-    return true;
+    };
+    return read("nvmlDeviceGetMemoryInfo_v2", MemoryV2{}) || read("nvmlDeviceGetMemoryInfo", MemoryV1{});
   }
 
   void* const library_;
@@ -296,6 +280,7 @@ class Top {
       tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
     }
     if (!options_.textfile.empty()) write_textfile(options_.textfile, to_prometheus(sample_));
+    write_page();
     const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
     signals_ = std::make_unique<SignalQueue>(is_screen);
     if (is_screen) screen_ = std::make_unique<TerminalScreen>();
@@ -303,6 +288,13 @@ class Top {
 
   // Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs.
   int run() {
+    give_samples();
+    write_page();
+    return 0;
+  }
+
+ private:
+  void give_samples() {
     // Rates need two samples. A user at a terminal sees the first at once.
     next_ = Clock::now();
     if (screen_) {
@@ -311,15 +303,13 @@ class Top {
       next_ -= interval();
     }
     for (std::uint64_t given = 0; options_.count == 0 || given < options_.count; ++given) {
-      if (!wait()) return 0;
+      if (!wait()) return;
       take();
       give();
-      if (std::ferror(stdout) != 0) return 0;  // the command line says so
+      if (std::ferror(stdout) != 0) return;  // the command line says so
     }
-    return 0;
   }
 
- private:
   Clock::duration interval() const {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.interval_s));
   }
@@ -336,6 +326,7 @@ class Top {
     }
     if (nvml_) sample_.gpus = nvml_->gpus();
     meter_.measure(sample_);
+    if (!options_.html.empty()) series_.add(sample_);
     notes_ = std::move(pages.refused);
   }
 
@@ -354,10 +345,18 @@ class Top {
           to_text(sample_, view_, options_.interval_s, notes_, styles_.out) +
           (screen_->has_keys() ? styles_.out.faint("q quit  p pools  t tags  d devices  s sort") + "\n" : ""));
     } else if (options_.json) {
-      print(text_of(to_json(sample_)) + "\n");
+      print(text_of(json_of(report_of(sample_))) + "\n");
     } else if (!options_.quiet) {
       print(to_text(sample_, view_, options_.interval_s, notes_, styles_.out));
     }
+  }
+
+  // Has the devices over all samples, and all that the last one says.
+  void write_page() const {
+    if (options_.html.empty()) return;
+    HtmlReport page{.title = "GPU memory of running programs", .command = "cachalot top", .answer = series_.report()};
+    page.answer.add(report_of(sample_));
+    write_html_report(options_.html, page, built_in_rules());
   }
 
   // Waits for the next sample's time; serves meanwhile. Returns false if the command is to end.
@@ -422,6 +421,7 @@ class Top {
   const std::unique_ptr<Nvml> nvml_;
   Sample sample_;
   RateMeter meter_;
+  SampleSeries series_;
   std::vector<std::string> notes_;
   TopView view_;
   Clock::time_point next_;
@@ -457,6 +457,7 @@ class TopCommand : public Command {
             {"The programs of this machine:", "cachalot top"},
             {"One table, for a script:", "cachalot top --once"},
             {"A record of a night, one line for each sample:", "cachalot top --json --interval 10 > night.jsonl"},
+            {"A page of ten minutes:", "cachalot top --quiet --count 600 --html top.html"},
             {"A source for Prometheus:", "cachalot top --quiet --prometheus-port 9400"}}};
     return text;
   }
@@ -478,7 +479,9 @@ class TopCommand : public Command {
         ->type_name("DIR");
     app.option_defaults()->group(kOutputOptions);
     app.add_flag("--json", options_.json, "Print one JSON object for each sample, each on one line");
-    app.add_flag("--quiet", options_.quiet, "Print nothing, for Prometheus");
+    app.add_flag("--quiet", options_.quiet, "Print nothing, for a page or Prometheus");
+    app.add_option("--html", options_.html, "Also write a page for a browser at the end, of all samples")
+        ->type_name("FILE");
     app.option_defaults()->group("Options for Prometheus");
     app.add_option("--prometheus-textfile", options_.textfile,
                    "Replace this file after each sample, for the textfile collector of Prometheus's node_exporter")

@@ -20,7 +20,6 @@
 
 #include "base/process.h"
 #include "cachalot/errors.h"
-#include "cachalot/statistics_page.h"
 #include "tools/base/descriptor.h"
 #include "tools/base/quoted.h"
 
@@ -32,25 +31,55 @@ double share_beside(std::uint64_t part, std::uint64_t whole) {
   return std::clamp(1 - static_cast<double>(part) / static_cast<double>(whole), 0.0, 1.0);
 }
 
-}  // namespace
-
-std::string PoolSample::name() const {
-  if (!tag.empty()) return "tag " + tag;
-  if (id == std::array<std::uint64_t, 2>{}) return "default";
-  return fmt::format("pool {}.{}", id[0], id[1]);
+template <std::size_t Size>
+std::string fixed_text(const char (&text)[Size]) {
+  return {text, strnlen(text, Size)};
 }
 
-double DeviceSample::internal_fragmentation() const { return share_beside(requested_bytes, active_bytes); }
-double DeviceSample::external_fragmentation() const { return share_beside(largest_free_bytes, free_bytes); }
+std::optional<std::uint64_t> limit_of(std::uint64_t bytes) {
+  return bytes == kStatisticsPageNoLimit ? std::nullopt : std::optional(bytes);
+}
+
+}  // namespace
+
+std::string tag_of(const StatisticsPagePool& pool) { return fixed_text(pool.tag); }
+
+std::string name_of(const StatisticsPagePool& pool) {
+  if (pool.tag[0] != '\0') return "tag " + tag_of(pool);
+  if (pool.id[0] == 0 && pool.id[1] == 0) return "default";
+  return fmt::format("pool {}.{}", pool.id[0], pool.id[1]);
+}
+
+std::string DeviceSample::name() const { return fixed_text(page.name); }
+
+// "00112233-4455-6677-8899-aabbccddeeff"
+std::string DeviceSample::uuid() const {
+  std::string text;
+  for (std::size_t i = 0; page.has_uuid != 0 && i < std::size(page.uuid); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", page.uuid[i]);
+  }
+  return text;
+}
+
+std::optional<std::uint64_t> DeviceSample::limit_bytes() const { return limit_of(page.limit_bytes); }
+std::optional<std::uint64_t> DeviceSample::soft_limit_bytes() const { return limit_of(page.soft_limit_bytes); }
+std::span<const StatisticsPagePool> DeviceSample::pools() const {
+  return std::span(page.pools).first(page.listed_pools);
+}
+
+double DeviceSample::internal_fragmentation() const { return share_beside(page.requested_bytes, page.active_bytes); }
+double DeviceSample::external_fragmentation() const { return share_beside(page.largest_free_bytes, page.free_bytes); }
 double DeviceSample::unused_share() const {
-  const std::uint64_t whole = reserved_bytes + asleep_bytes;  // memory that is asleep counts as requested
-  return whole < reserved_bytes ? 0 : share_beside(requested_bytes, whole);
+  const std::uint64_t whole = page.reserved_bytes + page.asleep_bytes;  // memory that is asleep counts as requested
+  return whole < page.reserved_bytes ? 0 : share_beside(page.requested_bytes, whole);
 }
 
 namespace {
 
 // Returns nothing if the program has reset its sums between the samples.
-std::optional<Rates> rates_between(const DeviceSample& before, const DeviceSample& now, double seconds) {
+std::optional<Rates> rates_between(const StatisticsPageDevice& before, const StatisticsPageDevice& now,
+                                   double seconds) {
   const bool was_reset = now.allocations < before.allocations || now.frees < before.frees ||
                          now.allocated_sum_bytes < before.allocated_sum_bytes ||
                          now.device_allocations < before.device_allocations || now.device_frees < before.device_frees;
@@ -66,9 +95,10 @@ std::optional<Rates> rates_between(const DeviceSample& before, const DeviceSampl
 void measure(const ProcessSample& before, ProcessSample& now) {
   const double seconds = now.elapsed_s - before.elapsed_s;
   for (DeviceSample& device : now.devices) {
-    const auto found = std::ranges::find(before.devices, device.index, &DeviceSample::index);
+    const auto found =
+        std::ranges::find(before.devices, device.page.index, [](const DeviceSample& each) { return each.page.index; });
     if (found == before.devices.end()) continue;
-    device.rates = now.refreshes == before.refreshes ? found->rates : rates_between(*found, device, seconds);
+    device.rates = now.refreshes == before.refreshes ? found->rates : rates_between(found->page, device.page, seconds);
   }
 }
 
@@ -124,77 +154,13 @@ std::vector<std::string> page_names(const std::string& directory) {
   return names;
 }
 
-template <std::size_t Size>
-std::string fixed_text(const char (&text)[Size]) {
-  return {text, strnlen(text, Size)};
-}
-
-// Returns text such as "00112233-4455-6677-8899-aabbccddeeff".
-std::string uuid_of(const unsigned char (&bytes)[16]) {
-  std::string text;
-  for (std::size_t i = 0; i < std::size(bytes); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", bytes[i]);
-  }
-  return text;
-}
-
-std::optional<std::uint64_t> limit_of(std::uint64_t bytes) {
-  return bytes == kStatisticsPageNoLimit ? std::nullopt : std::optional(bytes);
-}
-
-PoolSample sample_of(const StatisticsPagePool& pool) {
-  return {.id = {pool.id[0], pool.id[1]},
-          .tag = fixed_text(pool.tag),
-          .is_asleep = pool.is_asleep != 0,
-          .reserved_bytes = pool.reserved_bytes,
-          .used_bytes = pool.used_bytes,
-          .free_bytes = pool.free_bytes,
-          .free_blocks = pool.free_blocks,
-          .largest_free_bytes = pool.largest_free_bytes,
-          .asleep_bytes = pool.asleep_bytes};
-}
-
 DeviceSample sample_of(const StatisticsPageDevice& device) {
-  DeviceSample sample;
   if (device.index < 0 || device.index >= static_cast<int>(kStatisticsPageDevices) ||
       device.listed_pools > kStatisticsPagePools || device.listed_pools > device.pool_count) {
     throw Refused{
         fmt::format("it has a device {} with {} of {} pools", device.index, device.listed_pools, device.pool_count)};
   }
-  sample.index = device.index;
-  sample.name = fixed_text(device.name);
-  if (device.has_uuid != 0) sample.uuid = uuid_of(device.uuid);
-  sample.limit_bytes = limit_of(device.limit_bytes);
-  sample.soft_limit_bytes = limit_of(device.soft_limit_bytes);
-  sample.total_bytes = device.total_bytes;
-  sample.reserved_bytes = device.reserved_bytes;
-  sample.allocated_bytes = device.allocated_bytes;
-  sample.requested_bytes = device.requested_bytes;
-  sample.active_bytes = device.active_bytes;
-  sample.peak_reserved_bytes = device.peak_reserved_bytes;
-  sample.peak_allocated_bytes = device.peak_allocated_bytes;
-  sample.peak_requested_bytes = device.peak_requested_bytes;
-  sample.peak_active_bytes = device.peak_active_bytes;
-  sample.free_bytes = device.free_bytes;
-  sample.free_blocks = device.free_blocks;
-  sample.largest_free_bytes = device.largest_free_bytes;
-  sample.asleep_bytes = device.asleep_bytes;
-  sample.blocks = device.blocks;
-  sample.segments = device.segments;
-  sample.allocations = device.allocations;
-  sample.frees = device.frees;
-  sample.allocated_sum_bytes = device.allocated_sum_bytes;
-  sample.freed_sum_bytes = device.freed_sum_bytes;
-  sample.device_allocations = device.device_allocations;
-  sample.device_frees = device.device_frees;
-  sample.retries = device.retries;
-  sample.ooms = device.ooms;
-  sample.oom_rejections = device.oom_rejections;
-  sample.stream_waits = device.stream_waits;
-  sample.pool_count = device.pool_count;
-  for (std::size_t i = 0; i < device.listed_pools; ++i) sample.pools.push_back(sample_of(device.pools[i]));
-  return sample;
+  return {.page = device, .rates = std::nullopt};
 }
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }

@@ -2,30 +2,22 @@
 // of Unix time, except for elapsed_s, which is of a monotonic clock.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cachalot/statistics_page.h"
+
 namespace cachalot::tools::live {
 
-struct PoolSample {
-  std::array<std::uint64_t, 2> id{};
-  std::string tag;
-  bool is_asleep = false;
-  std::uint64_t reserved_bytes = 0;
-  std::uint64_t used_bytes = 0;
-  std::uint64_t free_bytes = 0;
-  std::uint64_t free_blocks = 0;
-  std::uint64_t largest_free_bytes = 0;
-  std::uint64_t asleep_bytes = 0;
-
-  // Returns "default", "tag weights" or "pool 3.0".
-  std::string name() const;
-};
+// Returns "default", "tag weights" or "pool 3.0".
+std::string name_of(const StatisticsPagePool& pool);
+// Returns "" for pools without a tag.
+std::string tag_of(const StatisticsPagePool& pool);
 
 // The events of a device per second, between two samples.
 struct Rates {
@@ -36,39 +28,14 @@ struct Rates {
 };
 
 struct DeviceSample {
-  int index = 0;  // the process's own number of the device
-  std::string name;
-  std::string uuid;  // "GPU-..." without its prefix; "" if it is unknown
-  std::optional<std::uint64_t> limit_bytes;
-  std::optional<std::uint64_t> soft_limit_bytes;
-  std::uint64_t total_bytes = 0;
-  std::uint64_t reserved_bytes = 0;
-  std::uint64_t allocated_bytes = 0;
-  std::uint64_t requested_bytes = 0;
-  std::uint64_t active_bytes = 0;
-  std::uint64_t peak_reserved_bytes = 0;
-  std::uint64_t peak_allocated_bytes = 0;
-  std::uint64_t peak_requested_bytes = 0;
-  std::uint64_t peak_active_bytes = 0;
-  std::uint64_t free_bytes = 0;
-  std::uint64_t free_blocks = 0;
-  std::uint64_t largest_free_bytes = 0;
-  std::uint64_t asleep_bytes = 0;
-  std::uint64_t blocks = 0;
-  std::uint64_t segments = 0;
-  std::uint64_t allocations = 0;
-  std::uint64_t frees = 0;
-  std::uint64_t allocated_sum_bytes = 0;
-  std::uint64_t freed_sum_bytes = 0;
-  std::uint64_t device_allocations = 0;
-  std::uint64_t device_frees = 0;
-  std::uint64_t retries = 0;
-  std::uint64_t ooms = 0;
-  std::uint64_t oom_rejections = 0;
-  std::uint64_t stream_waits = 0;
-  std::uint64_t pool_count = 0;   // the number of pools; `pools` has the largest
-  std::vector<PoolSample> pools;  // the default pool first
-  std::optional<Rates> rates;     // none in the first sample of a process
+  StatisticsPageDevice page{};  // as its process wrote it; its index and its numbers of pools are possible ones
+  std::optional<Rates> rates;   // none in the first sample of a process
+
+  std::string name() const;
+  std::string uuid() const;  // "GPU-..." without its prefix; "" if it is unknown
+  std::optional<std::uint64_t> limit_bytes() const;
+  std::optional<std::uint64_t> soft_limit_bytes() const;
+  std::span<const StatisticsPagePool> pools() const;  // the largest; the default pool first
 
   // 1 - requested / active, and 1 - largest free block / free memory; 0 where there is nothing to divide by.
   double internal_fragmentation() const;
@@ -76,7 +43,7 @@ struct DeviceSample {
   // 1 - requested / (reserved + asleep): the share that no allocation asked for.
   double unused_share() const;
   // Returns whether the process has ever used the device.
-  bool is_used() const { return reserved_bytes != 0 || allocations != 0 || asleep_bytes != 0; }
+  bool is_used() const { return page.reserved_bytes != 0 || page.allocations != 0 || page.asleep_bytes != 0; }
 };
 
 struct ProcessSample {

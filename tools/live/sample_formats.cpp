@@ -1,13 +1,12 @@
 #include "tools/live/sample_formats.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <ctime>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -27,6 +26,126 @@ constexpr std::size_t kShownOfACommand = 80;
 constexpr std::array kOrders = {"reserved memory", "allocated memory", "allocations per s", "process id"};
 constexpr double kOldSeconds = 5;  // of figures that are not refreshed
 
+// ---- the figures
+
+// A figure of a device, a pool or a GPU. JSON, Prometheus and the tables take it from here.
+template <typename Owner>
+struct SampleFigure {
+  std::string_view key;  // of JSON; "": it has none
+  Unit unit;
+  Json (*value)(const Owner&);  // null where it is not known
+  std::string_view help{};      // of Prometheus; "": that does not have it
+  std::string_view metric{};    // its name there if that is not the key; "_total" ends those that only grow: counters
+  // In the table of devices: the place of its column, from the left, and so on. Pages alone have columns without a title.
+  std::size_t place = std::numeric_limits<std::size_t>::max();
+  std::string_view title{};
+  std::size_t width = 0;
+};
+
+using Page = StatisticsPageDevice;
+
+// Returns a member, or what a member function returns.
+template <auto Member, typename Owner>
+Json of(const Owner& owner) {
+  return std::invoke(Member, owner);
+}
+
+template <auto Member>
+Json of_page(const DeviceSample& device) {
+  return device.page.*Member;
+}
+
+template <auto Member>
+Json rate(const DeviceSample& device) {
+  return device.rates ? Json((*device.rates).*Member) : Json(nullptr);
+}
+
+constexpr SampleFigure<DeviceSample> kDeviceFigures[] = {
+    {"total_bytes", Unit::bytes, of_page<&Page::total_bytes>, "Memory of the device.", "device_total_bytes"},
+    {"reserved_bytes", Unit::bytes, of_page<&Page::reserved_bytes>, "Memory held from the device.", "", 1, "reserved",
+     10},
+    {"allocated_bytes", Unit::bytes, of_page<&Page::allocated_bytes>, "Memory of allocated blocks.", "", 2, "allocated",
+     10},
+    {"requested_bytes", Unit::bytes, of_page<&Page::requested_bytes>, "Memory that the program asked for."},
+    {"active_bytes", Unit::bytes, of_page<&Page::active_bytes>,
+     "Memory of blocks that are allocated or wait for other streams."},
+    {"peak_reserved_bytes", Unit::bytes, of_page<&Page::peak_reserved_bytes>,
+     "Largest reserved memory since the program reset it.", "", 3, "peak", 10},
+    {"peak_allocated_bytes", Unit::bytes, of_page<&Page::peak_allocated_bytes>,
+     "Largest allocated memory since the program reset it."},
+    {"peak_requested_bytes", Unit::bytes, of_page<&Page::peak_requested_bytes>,
+     "Largest requested memory since the program reset it."},
+    {"peak_active_bytes", Unit::bytes, of_page<&Page::peak_active_bytes>,
+     "Largest active memory since the program reset it."},
+    {"free_bytes", Unit::bytes, of_page<&Page::free_bytes>, "Cached memory in free blocks."},
+    {"free_blocks", Unit::count, of_page<&Page::free_blocks>, "Number of free blocks."},
+    {"largest_free_bytes", Unit::bytes, of_page<&Page::largest_free_bytes>, "Size of the largest free block."},
+    {"asleep_bytes", Unit::bytes, of_page<&Page::asleep_bytes>, "Memory given back until it is restored.", "", 9,
+     "asleep", 11},
+    {"blocks", Unit::count, of_page<&Page::blocks>, "Number of allocated blocks."},
+    {"segments", Unit::count, of_page<&Page::segments>, "Number of segments held from the device."},
+    {"allocations", Unit::count, of_page<&Page::allocations>, "Allocations so far.", "allocations_total"},
+    {"frees", Unit::count, of_page<&Page::frees>, "Frees so far.", "frees_total"},
+    {"allocated_sum_bytes", Unit::bytes, of_page<&Page::allocated_sum_bytes>, "Bytes of all blocks allocated so far.",
+     "allocated_bytes_total"},
+    {"freed_sum_bytes", Unit::bytes, of_page<&Page::freed_sum_bytes>, "Bytes of all blocks freed so far.",
+     "freed_bytes_total"},
+    {"device_allocations", Unit::count, of_page<&Page::device_allocations>, "Driver calls that got memory.",
+     "device_allocations_total"},
+    {"device_frees", Unit::count, of_page<&Page::device_frees>, "Driver calls that gave memory back.",
+     "device_frees_total"},
+    {"retries", Unit::count, of_page<&Page::retries>, "Times the device was asked again after the cache went back.",
+     "retries_total"},
+    {"ooms", Unit::count, of_page<&Page::ooms>, "Requests that failed for want of memory.", "ooms_total"},
+    {"oom_rejections", Unit::count, of_page<&Page::oom_rejections>, "Requests that throw_on_cudamalloc_oom refused.",
+     "oom_rejections_total"},
+    {"stream_waits", Unit::count, of_page<&Page::stream_waits>, "Times all pending events were waited for.",
+     "stream_waits_total"},
+    {"limit_bytes", Unit::bytes, [](const DeviceSample& device) { return or_null(device.limit_bytes()); },
+     "Lowest limit of reserved memory, where there is one."},
+    {"soft_limit_bytes", Unit::bytes, [](const DeviceSample& device) { return or_null(device.soft_limit_bytes()); }},
+    {"internal_fragmentation", Unit::part, of<&DeviceSample::internal_fragmentation>, "1 - requested / active memory.",
+     "internal_fragmentation_ratio"},
+    {"external_fragmentation", Unit::part, of<&DeviceSample::external_fragmentation>,
+     "1 - largest free block / free memory.", "external_fragmentation_ratio", 5, "external", 8},
+    {"", Unit::part, of<&DeviceSample::unused_share>, "", "", 4, "unused", 7},
+};
+
+// These figures are "rates" in JSON.
+constexpr SampleFigure<DeviceSample> kRateFigures[] = {
+    {"allocations_per_s", Unit::count, rate<&Rates::allocations>, "", "", 6, "allocs/s", 9},
+    {"frees_per_s", Unit::count, rate<&Rates::frees>},
+    {"allocated_bytes_per_s", Unit::bytes, rate<&Rates::allocated_bytes>, "", "", 8, "bytes/s", 11},
+    {"driver_calls_per_s", Unit::count, rate<&Rates::driver_calls>, "", "", 7, "calls/s", 7},
+};
+
+constexpr SampleFigure<StatisticsPagePool> kPoolFigures[] = {
+    {"is_asleep", Unit::text, [](const StatisticsPagePool& pool) -> Json { return pool.is_asleep != 0; },
+     "1 while the pool is asleep.", "asleep"},
+    {"reserved_bytes", Unit::bytes, of<&StatisticsPagePool::reserved_bytes>,
+     "Memory that the pool holds from the device."},
+    {"used_bytes", Unit::bytes, of<&StatisticsPagePool::used_bytes>,
+     "Reserved memory of the pool that is in no free block."},
+    {"free_bytes", Unit::bytes, of<&StatisticsPagePool::free_bytes>, "Cached memory in free blocks of the pool."},
+    {"free_blocks", Unit::count, of<&StatisticsPagePool::free_blocks>, "Number of free blocks of the pool."},
+    {"largest_free_bytes", Unit::bytes, of<&StatisticsPagePool::largest_free_bytes>,
+     "Size of the largest free block of the pool."},
+    {"asleep_bytes", Unit::bytes, of<&StatisticsPagePool::asleep_bytes>,
+     "Memory of the pool given back until it is restored."},
+};
+
+constexpr SampleFigure<GpuSample> kGpuFigures[] = {
+    {"total_bytes", Unit::bytes, of<&GpuSample::total_bytes>, "Memory of the GPU, as NVML has it."},
+    {"used_bytes", Unit::bytes, of<&GpuSample::used_bytes>, "Memory that all processes use, as NVML has it."},
+};
+
+// Six digits behind the point are enough for a time and a ratio, and keep a line short.
+Json rounded(const Json& value) {
+  return value.is_number_float() ? Json(std::round(value.get<double>() * 1e6) / 1e6) : value;
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 // In ASCII, and not too long.
 std::string shown(std::string_view text, std::size_t most = kShownOfACommand) {
   std::string result;
@@ -34,110 +153,191 @@ std::string shown(std::string_view text, std::size_t most = kShownOfACommand) {
   return result;
 }
 
-std::string bytes(std::uint64_t count) { return format_bytes(count); }
-std::uint64_t whole(double rate) {
-  return rate >= 0 && rate < 1e18 ? static_cast<std::uint64_t>(std::llround(rate)) : 0;
+template <typename Owner>
+Column column_of(const SampleFigure<Owner>& figure) {
+  std::string title(figure.title.empty() ? figure.key.substr(0, figure.key.rfind("_bytes")) : figure.title);
+  std::ranges::replace(title, '_', ' ');
+  return {.key = std::string(figure.key),
+          .title = std::move(title),
+          .unit = figure.unit,
+          .width = figure.width,
+          .unknown = "-"};
 }
+
+// ---- the table of devices
 
 struct DeviceRow {
   const ProcessSample* process;
   const DeviceSample* device;
 };
 
-std::vector<DeviceRow> rows_of(const Sample& sample, TopView::Order order) {
+// Returns the devices that are used.
+std::vector<DeviceRow> rows_of(const Sample& sample, TopView::Order order = TopView::Order::pid) {
   std::vector<DeviceRow> rows;
-  for (const ProcessSample& process : sample.processes) {
+  for (const ProcessSample& process : sample.processes) {  // by pid
     for (const DeviceSample& device : process.devices) {
       if (device.is_used()) rows.push_back({&process, &device});
     }
   }
   const auto sort = [&](auto figure_of) { std::ranges::stable_sort(rows, std::greater{}, figure_of); };
-  if (order == TopView::Order::reserved) sort([](const DeviceRow& row) { return row.device->reserved_bytes; });
-  if (order == TopView::Order::allocated) sort([](const DeviceRow& row) { return row.device->allocated_bytes; });
+  if (order == TopView::Order::reserved) sort([](const DeviceRow& row) { return row.device->page.reserved_bytes; });
+  if (order == TopView::Order::allocated) sort([](const DeviceRow& row) { return row.device->page.allocated_bytes; });
   if (order == TopView::Order::rate) {
     sort([](const DeviceRow& row) { return row.device->rates ? row.device->rates->allocations : -1.0; });
   }
-  return rows;  // processes come by pid
-}
-
-// The figures wanted most fit into 80 columns.
-constexpr std::string_view kColumns = "{:>8} {:>3} {:>10} {:>10} {:>10} {:>7} {:>8} {:>9} {:>7} {:>11} {:>11}  {}\n";
-
-std::string head_line() {
-  return fmt::format(fmt::runtime(kColumns), "pid", "dev", "reserved", "allocated", "peak", "unused", "external",
-                     "allocs/s", "calls/s", "bytes/s", "asleep", "command");
-}
-
-std::string device_line(const DeviceRow& row) {
-  const DeviceSample& device = *row.device;
-  const auto rate = [&](auto text_of) { return device.rates ? text_of(*device.rates) : std::string("-"); };
-  return fmt::format(fmt::runtime(kColumns), row.process->pid, device.index, bytes(device.reserved_bytes),
-                     bytes(device.allocated_bytes), bytes(device.peak_reserved_bytes),
-                     percent_text(device.unused_share()), percent_text(device.external_fragmentation()),
-                     rate([](const Rates& rates) { return with_commas(whole(rates.allocations)); }),
-                     rate([](const Rates& rates) { return with_commas(whole(rates.driver_calls)); }),
-                     rate([](const Rates& rates) { return bytes(whole(rates.allocated_bytes)); }),
-                     device.asleep_bytes == 0 ? "-" : bytes(device.asleep_bytes), shown(row.process->command));
+  return rows;
 }
 
 // Under the columns of reserved and allocated memory.
-std::string pool_line(const PoolSample& pool) {
+std::string pool_line(const StatisticsPagePool& pool) {
   constexpr std::size_t kShownOfAName = 40;
-  const std::string name = shown(pool.name(), kShownOfAName);
-  if (pool.is_asleep) return fmt::format("{:>23} {:>10}  {}, {} asleep\n", "-", "-", name, bytes(pool.asleep_bytes));
-  return fmt::format("{:>23} {:>10}  {}, {} free in {} blocks\n", bytes(pool.reserved_bytes), bytes(pool.used_bytes),
-                     name, bytes(pool.free_bytes), with_commas(pool.free_blocks));
+  const std::string name = shown(name_of(pool), kShownOfAName);
+  if (pool.is_asleep != 0) {
+    return fmt::format("{:>23} {:>10}  {}, {} asleep\n", "-", "-", name, format_bytes(pool.asleep_bytes));
+  }
+  return fmt::format("{:>23} {:>10}  {}, {} free in {} blocks\n", format_bytes(pool.reserved_bytes),
+                     format_bytes(pool.used_bytes), name, format_bytes(pool.free_bytes), with_commas(pool.free_blocks));
 }
 
-// The default pool alone says what the device's line says.
-std::string pool_lines(const DeviceSample& device, const TopView& view) {
+// Returns lines on what happened to a device and on its pools. The default pool alone says what the device's row says.
+std::string lines_below(const DeviceSample& device, double age_s, const TopView& view) {
+  std::vector<std::string> events;
+  if (const std::uint64_t ooms = device.page.ooms + device.page.oom_rejections; ooms != 0) {
+    events.push_back(with_commas(ooms) + " out of memory");
+  }
+  if (device.page.retries != 0)
+    events.push_back(with_commas(device.page.retries) + " retries after the cache went back");
+  if (const auto limit = device.limit_bytes()) events.push_back("limit " + format_bytes(*limit));
   std::string lines;
-  for (const PoolSample& pool : device.pools) {
-    const bool is_shown = pool.tag.empty() ? view.shows_pools && device.pools.size() > 1 : view.shows_tags;
-    if (is_shown && (pool.reserved_bytes != 0 || pool.is_asleep)) lines += pool_line(pool);
+  const auto add = [&](std::string_view text) { lines += fmt::format("{:>34}  {}\n", "", text); };
+  if (!events.empty()) add(fmt::to_string(fmt::join(events, ", ")));
+  if (age_s > kOldSeconds) add(fmt::format("not refreshed for {:.0f} s", age_s));
+  for (const StatisticsPagePool& pool : device.pools()) {
+    const bool is_shown = pool.tag[0] == '\0' ? view.shows_pools && device.pools().size() > 1 : view.shows_tags;
+    if (is_shown && (pool.reserved_bytes != 0 || pool.is_asleep != 0)) lines += pool_line(pool);
   }
-  if (view.shows_pools && device.pool_count > device.pools.size()) {
-    lines += fmt::format("{:>34}  {} further pools\n", "", with_commas(device.pool_count - device.pools.size()));
+  if (view.shows_pools && device.page.pool_count > device.pools().size()) {
+    add(fmt::format("{} further pools", with_commas(device.page.pool_count - device.pools().size())));
   }
   return lines;
 }
 
-std::string event_line(const DeviceSample& device) {
-  std::string events;
-  const auto add = [&](std::uint64_t count, std::string_view what) {
-    if (count != 0) events += fmt::format("{}{} {}", events.empty() ? "" : ", ", with_commas(count), what);
-  };
-  add(device.ooms + device.oom_rejections, "out of memory");
-  add(device.retries, "retries after the cache went back");
-  if (device.limit_bytes) events += fmt::format("{}limit {}", events.empty() ? "" : ", ", bytes(*device.limit_bytes));
-  return events;
+// A rate is shown as a whole number, and no memory that sleeps as nothing.
+Cell cell_of(const SampleFigure<DeviceSample>& figure, const DeviceSample& device) {
+  Json value = figure.value(device);
+  if (value.is_number_float() && figure.unit != Unit::part) {
+    const auto rate = value.get<double>();
+    value = rate >= 0 && rate < 1e18 ? static_cast<std::uint64_t>(std::llround(rate)) : std::uint64_t{0};
+  }
+  return figure.key == "asleep_bytes" && value == Json(0) ? Json(nullptr) : value;
 }
 
-// Returns the sample of a process that NVML lists on the GPU; null if it does not publish statistics.
-const ProcessSample* publisher(const Sample& sample, std::uint64_t pid) {
-  const auto found = std::ranges::find(sample.processes, pid, &ProcessSample::pid);
-  return found == sample.processes.end() ? nullptr : &*found;
+// The figures wanted most fit into 80 columns.
+Table devices_of(const Sample& sample, const TopView& view) {
+  std::vector<const SampleFigure<DeviceSample>*> figures;
+  for (const auto& figure : kDeviceFigures) figures.push_back(&figure);
+  for (const auto& figure : kRateFigures) figures.push_back(&figure);
+  std::ranges::stable_sort(figures, {}, [](const auto* figure) { return figure->place; });
+  Table table{.title = "Devices of the programs",
+              .columns = {{.title = "pid", .width = 8}, {.title = "dev", .width = 3}},
+              .indent = 0};
+  for (const auto* figure : figures) {
+    table.columns.push_back(column_of(*figure));
+    table.columns.back().views = figure->title.empty() ? kPageAlone : kForPeople;
+  }
+  table.columns.push_back({.title = "command"});
+  for (const auto& [process, device] : rows_of(sample, view.order)) {
+    std::vector<Cell> row = {process->pid, device->page.index};
+    for (const auto* figure : figures) row.push_back(cell_of(*figure, *device));
+    row.emplace_back(shown(process->command));
+    const double age_s = sample.time - process->refreshed;
+    for (Cell& cell : row) cell.mood = age_s > kOldSeconds ? Mood::faint : Mood::plain;
+    table.rows.push_back(std::move(row));
+    table.lines_below.push_back(lines_below(*device, age_s, view));
+  }
+  return table;
 }
 
-std::string gpu_lines(const Sample& sample, const GpuSample& gpu, const Style& style) {
-  std::string lines = style.bold(fmt::format("GPU {}  {}", gpu.index, shown(gpu.name))) +
-                      fmt::format("  {} of {} in use, {} processes\n", bytes(gpu.used_bytes), bytes(gpu.total_bytes),
-                                  gpu.processes.size());
+// ---- the tree of a sample
+
+Table pools_of(const DeviceSample& device) {
+  Table table{.key = "pools",
+              .title = "Pools",
+              .columns = {{.key = "pool", .title = "pool"}, {.key = "tag"}},
+              .views = kNotInText};
+  for (const auto& figure : kPoolFigures) table.columns.push_back(column_of(figure));
+  for (const StatisticsPagePool& pool : device.pools()) {
+    std::vector<Cell> row = {Cell{pool.id, name_of(pool)}, text_or_null(tag_of(pool))};
+    for (const auto& figure : kPoolFigures) row.emplace_back(figure.value(pool));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+template <typename Figures, typename Owner>
+void add_figures(Section& section, const Figures& figures, const Owner& owner) {
+  for (const auto& figure : figures) {
+    if (!figure.key.empty()) section.add_value(std::string(figure.key), rounded(figure.value(owner)));
+  }
+}
+
+Section section_of(const ProcessSample& process, const DeviceSample& device) {
+  Section section(fmt::format("process {}, device {}", process.pid, device.page.index));
+  section.add_value("device", device.page.index);
+  section.add_value("name", device.name());
+  section.add_value("uuid", text_or_null(device.uuid()));
+  add_figures(section, kDeviceFigures, device);
+  Section rates;
+  add_figures(rates, kRateFigures, device);
+  section.add_value("rates", device.rates ? json_of(rates) : Json(nullptr));
+  section.add_value("pool_count", device.page.pool_count);
+  return section.add(pools_of(device));
+}
+
+Section section_of(const ProcessSample& process) {
+  Section section;
+  section.add_value("pid", process.pid);
+  section.add_value("start", process.start);
+  section.add_value("page", process.page);
+  section.add_value("command", process.command);
+  section.add_value("version", process.version);
+  section.add_value("published", rounded(process.published));
+  section.add_value("refreshed", rounded(process.refreshed));
+  section.add_value("elapsed_s", rounded(process.elapsed_s));
+  section.add_value("refreshes", process.refreshes);
+  section.add_value("cpu_s", rounded(process.cpu_s));
+  Section devices = list_of("devices");
+  for (const DeviceSample& device : process.devices) devices.add(section_of(process, device));
+  return section.add(std::move(devices));
+}
+
+// Returns lines for people, too.
+Section section_of(const Sample& sample, const GpuSample& gpu) {
+  Section section;
+  section.add_value("gpu", gpu.index);
+  section.add_value("name", gpu.name);
+  section.add_value("uuid", text_or_null(gpu.uuid));
+  add_figures(section, kGpuFigures, gpu);
+  const std::string name = fmt::format("GPU {}  {}", gpu.index, shown(gpu.name));
+  section.add(Note{.text = fmt::format("{}  {} of {} in use, {} processes", name, format_bytes(gpu.used_bytes),
+                                       format_bytes(gpu.total_bytes), gpu.processes.size()),
+                   .is_bold = true,
+                   .is_wrapped = false});
+  Table table{
+      .key = "processes",
+      .title = "Processes of " + name,
+      .columns = {{.key = "pid", .title = "pid", .width = 10},
+                  {.key = "used_bytes", .title = "used", .unit = Unit::bytes, .width = 16, .unknown = "unknown"},
+                  {.title = "command"}},
+      .has_header = false,
+      .indent = 0};
   for (const GpuProcess& each : gpu.processes) {
-    const ProcessSample* const known = publisher(sample, each.pid);
-    lines += fmt::format("{:>10} {:>16}  {}\n", each.pid, each.used_bytes ? bytes(*each.used_bytes) : "unknown",
-                         known == nullptr ? "publishes no statistics" : shown(known->command));
+    const auto known = std::ranges::find(sample.processes, each.pid, &ProcessSample::pid);
+    const bool publishes = known != sample.processes.end();
+    table.rows.push_back(
+        {each.pid, or_null(each.used_bytes), publishes ? shown(known->command) : "publishes no statistics"});
   }
-  return lines;
-}
-
-std::string head_of(const Sample& sample, const TopView& view, double interval_s, const Style& style) {
-  const auto time = static_cast<std::time_t>(std::clamp(sample.time, 0.0, 1e11));
-  std::tm local{};
-  localtime_r(&time, &local);
-  const std::size_t count = sample.processes.size();
-  return style.bold("cachalot top") + fmt::format("  {:%Y-%m-%d %H:%M:%S}  {} process{}, by {}, every {} s\n", local,
-                                                  count, count == 1 ? "" : "es", name_of(view.order), interval_s);
+  return section.add(std::move(table));
 }
 
 }  // namespace
@@ -146,31 +346,26 @@ TopView::Order next_of(TopView::Order order) {
   return static_cast<TopView::Order>((static_cast<std::size_t>(order) + 1) % kOrders.size());
 }
 
-std::string name_of(TopView::Order order) { return kOrders[static_cast<std::size_t>(order)]; }
-
 std::string to_text(const Sample& sample, const TopView& view, double interval_s, const std::vector<std::string>& notes,
                     const Style& style) {
-  std::string text = head_of(sample, view, interval_s, style);
+  Section report;
   if (view.shows_gpus && sample.gpus) {
-    for (const GpuSample& gpu : *sample.gpus) text += gpu_lines(sample, gpu, style);
+    for (const GpuSample& gpu : *sample.gpus) report.add(section_of(sample, gpu));
   }
-  const std::vector<DeviceRow> rows = rows_of(sample, view.order);
-  if (!rows.empty()) text += style.bold(head_line());
-  for (const DeviceRow& row : rows) {
-    const bool is_old = sample.time - row.process->refreshed > kOldSeconds;
-    text += is_old ? style.faint(device_line(row)) : device_line(row);
-    if (const std::string events = event_line(*row.device); !events.empty())
-      text += fmt::format("{:>34}  {}\n", "", events);
-    if (is_old) text += fmt::format("{:>34}  not refreshed for {:.0f} s\n", "", sample.time - row.process->refreshed);
-    text += pool_lines(*row.device, view);
-  }
+  report.add(devices_of(sample, view));
+  const auto add_line = [&](std::string text, Mood mood) {
+    report.add(Note{.text = std::move(text), .is_wrapped = false, .mood = mood});
+  };
   if (sample.processes.empty()) {
-    text += "No process publishes statistics. Start programs with CACHALOT_PUBLISH=1.\n";
-  } else if (rows.empty()) {
-    text += "No process has used a device so far.\n";
+    add_line("No process publishes statistics. Start programs with CACHALOT_PUBLISH=1.", Mood::plain);
+  } else if (rows_of(sample).empty()) {
+    add_line("No process has used a device so far.", Mood::plain);
   }
-  for (const std::string& note : notes) text += style.faint(note) + "\n";
-  return text;
+  for (const std::string& note : notes) add_line(note, Mood::faint);
+  const std::size_t count = sample.processes.size();
+  return fmt::format("{}  {}  {} process{}, by {}, every {} s\n{}", style.bold("cachalot top"),
+                     text_in(Unit::time, sample.time), count, count == 1 ? "" : "es",
+                     kOrders[static_cast<std::size_t>(view.order)], interval_s, text_of(report, style));
 }
 
 std::string cut_to_screen(const std::string& text, std::size_t rows, std::size_t columns) {
@@ -193,141 +388,20 @@ std::string cut_to_screen(const std::string& text, std::size_t rows, std::size_t
   return result;
 }
 
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-// The figures of a sample by name: JSON and Prometheus take them from these tables.
-template <typename Owner>
-struct Figure {
-  std::string_view key;  // of JSON
-  std::uint64_t Owner::*member;
-  std::string_view metric;  // of Prometheus, without "cachalot_"; "_total" ends those that only grow: counters
-  std::string_view help;
-};
-
-constexpr Figure<DeviceSample> kDeviceFigures[] = {
-    {"total_bytes", &DeviceSample::total_bytes, "device_total_bytes", "Memory of the device."},
-    {"reserved_bytes", &DeviceSample::reserved_bytes, "reserved_bytes", "Memory held from the device."},
-    {"allocated_bytes", &DeviceSample::allocated_bytes, "allocated_bytes", "Memory of allocated blocks."},
-    {"requested_bytes", &DeviceSample::requested_bytes, "requested_bytes", "Memory that the program asked for."},
-    {"active_bytes", &DeviceSample::active_bytes, "active_bytes",
-     "Memory of blocks that are allocated or wait for other streams."},
-    {"peak_reserved_bytes", &DeviceSample::peak_reserved_bytes, "peak_reserved_bytes",
-     "Largest reserved memory since the program reset it."},
-    {"peak_allocated_bytes", &DeviceSample::peak_allocated_bytes, "peak_allocated_bytes",
-     "Largest allocated memory since the program reset it."},
-    {"peak_requested_bytes", &DeviceSample::peak_requested_bytes, "peak_requested_bytes",
-     "Largest requested memory since the program reset it."},
-    {"peak_active_bytes", &DeviceSample::peak_active_bytes, "peak_active_bytes",
-     "Largest active memory since the program reset it."},
-    {"free_bytes", &DeviceSample::free_bytes, "free_bytes", "Cached memory in free blocks."},
-    {"free_blocks", &DeviceSample::free_blocks, "free_blocks", "Number of free blocks."},
-    {"largest_free_bytes", &DeviceSample::largest_free_bytes, "largest_free_bytes", "Size of the largest free block."},
-    {"asleep_bytes", &DeviceSample::asleep_bytes, "asleep_bytes", "Memory given back until it is restored."},
-    {"blocks", &DeviceSample::blocks, "blocks", "Number of allocated blocks."},
-    {"segments", &DeviceSample::segments, "segments", "Number of segments held from the device."},
-    {"allocations", &DeviceSample::allocations, "allocations_total", "Allocations so far."},
-    {"frees", &DeviceSample::frees, "frees_total", "Frees so far."},
-    {"allocated_sum_bytes", &DeviceSample::allocated_sum_bytes, "allocated_bytes_total",
-     "Bytes of all blocks allocated so far."},
-    {"freed_sum_bytes", &DeviceSample::freed_sum_bytes, "freed_bytes_total", "Bytes of all blocks freed so far."},
-    {"device_allocations", &DeviceSample::device_allocations, "device_allocations_total",
-     "Driver calls that got memory."},
-    {"device_frees", &DeviceSample::device_frees, "device_frees_total", "Driver calls that gave memory back."},
-    {"retries", &DeviceSample::retries, "retries_total", "Times the device was asked again after the cache went back."},
-    {"ooms", &DeviceSample::ooms, "ooms_total", "Requests that failed for want of memory."},
-    {"oom_rejections", &DeviceSample::oom_rejections, "oom_rejections_total",
-     "Requests that throw_on_cudamalloc_oom refused."},
-    {"stream_waits", &DeviceSample::stream_waits, "stream_waits_total", "Times all pending events were waited for."},
-};
-
-constexpr Figure<PoolSample> kPoolFigures[] = {
-    {"reserved_bytes", &PoolSample::reserved_bytes, "pool_reserved_bytes",
-     "Memory that the pool holds from the device."},
-    {"used_bytes", &PoolSample::used_bytes, "pool_used_bytes", "Reserved memory of the pool that is in no free block."},
-    {"free_bytes", &PoolSample::free_bytes, "pool_free_bytes", "Cached memory in free blocks of the pool."},
-    {"free_blocks", &PoolSample::free_blocks, "pool_free_blocks", "Number of free blocks of the pool."},
-    {"largest_free_bytes", &PoolSample::largest_free_bytes, "pool_largest_free_bytes",
-     "Size of the largest free block of the pool."},
-    {"asleep_bytes", &PoolSample::asleep_bytes, "pool_asleep_bytes",
-     "Memory of the pool given back until it is restored."},
-};
-
-// Six digits behind the point are enough for a time and a ratio, and keep a line short.
-double rounded(double number) { return std::round(number * 1e6) / 1e6; }
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-Json to_json(const PoolSample& pool) {
-  Json json = {{"pool", pool.id}, {"tag", text_or_null(pool.tag)}, {"is_asleep", pool.is_asleep}};
-  for (const Figure<PoolSample>& figure : kPoolFigures) json[std::string(figure.key)] = pool.*figure.member;
-  return json;
+Section report_of(const Sample& sample) {
+  Section report;
+  report.add_value("time", rounded(sample.time));
+  report.add(devices_of(sample, {}));
+  Section processes = list_of("processes");
+  for (const ProcessSample& process : sample.processes) processes.add(section_of(process));
+  report.add(std::move(processes));
+  if (!sample.gpus) return report.add_value("gpus", nullptr);
+  Section gpus = list_of("gpus");
+  for (const GpuSample& gpu : *sample.gpus) gpus.add(section_of(sample, gpu));
+  return report.add(std::move(gpus));
 }
 
-Json to_json(const std::optional<Rates>& rates) {
-  if (!rates) return nullptr;
-  return {{"allocations_per_s", rounded(rates->allocations)},
-          {"frees_per_s", rounded(rates->frees)},
-          {"allocated_bytes_per_s", rounded(rates->allocated_bytes)},
-          {"driver_calls_per_s", rounded(rates->driver_calls)}};
-}
-
-Json to_json(const DeviceSample& device) {
-  Json json = {{"device", device.index}, {"name", device.name}, {"uuid", text_or_null(device.uuid)}};
-  for (const Figure<DeviceSample>& figure : kDeviceFigures) json[std::string(figure.key)] = device.*figure.member;
-  json["limit_bytes"] = or_null(device.limit_bytes);
-  json["soft_limit_bytes"] = or_null(device.soft_limit_bytes);
-  json["internal_fragmentation"] = rounded(device.internal_fragmentation());
-  json["external_fragmentation"] = rounded(device.external_fragmentation());
-  json["rates"] = to_json(device.rates);
-  json["pool_count"] = device.pool_count;
-  json["pools"] = Json::array();
-  for (const PoolSample& pool : device.pools) json["pools"].push_back(to_json(pool));
-  return json;
-}
-
-Json to_json(const ProcessSample& process) {
-  Json json = {{"pid", process.pid},
-               {"start", process.start},
-               {"page", process.page},
-               {"command", process.command},
-               {"version", process.version},
-               {"published", rounded(process.published)},
-               {"refreshed", rounded(process.refreshed)},
-               {"elapsed_s", rounded(process.elapsed_s)},
-               {"refreshes", process.refreshes},
-               {"cpu_s", rounded(process.cpu_s)}};
-  json["devices"] = Json::array();
-  for (const DeviceSample& device : process.devices) json["devices"].push_back(to_json(device));
-  return json;
-}
-
-Json to_json(const GpuSample& gpu) {
-  Json json = {{"gpu", gpu.index},
-               {"name", gpu.name},
-               {"uuid", text_or_null(gpu.uuid)},
-               {"total_bytes", gpu.total_bytes},
-               {"used_bytes", gpu.used_bytes}};
-  json["processes"] = Json::array();
-  for (const GpuProcess& each : gpu.processes) {
-    json["processes"].push_back({{"pid", each.pid}, {"used_bytes", or_null(each.used_bytes)}});
-  }
-  return json;
-}
-
-}  // namespace
-
-Json to_json(const Sample& sample) {
-  Json json = {{"time", rounded(sample.time)}};
-  json["processes"] = Json::array();
-  for (const ProcessSample& process : sample.processes) json["processes"].push_back(to_json(process));
-  json["gpus"] = nullptr;
-  if (!sample.gpus) return json;
-  json["gpus"] = Json::array();
-  for (const GpuSample& gpu : *sample.gpus) json["gpus"].push_back(to_json(gpu));
-  return json;
-}
+// ---- Prometheus
 
 namespace {
 
@@ -348,17 +422,6 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-std::string device_labels(const ProcessSample& process, const DeviceSample& device) {
-  return fmt::format("pid=\"{}\",page=\"{}\",command=\"{}\",device=\"{}\",name=\"{}\",uuid=\"{}\"", process.pid,
-                     escaped(process.page), escaped(process.command), device.index, escaped(device.name),
-                     escaped(device.uuid));
-}
-
-std::string pool_labels(const ProcessSample& process, const DeviceSample& device, const PoolSample& pool) {
-  return fmt::format("{},pool=\"{}.{}\",tag=\"{}\"", device_labels(process, device), pool.id[0], pool.id[1],
-                     escaped(pool.tag));
-}
-
 class Metrics {
  public:
   // Begins a metric; without a value, none of it is written.
@@ -367,11 +430,22 @@ class Metrics {
     head_ = fmt::format("# HELP cachalot_{0} {1}\n# TYPE cachalot_{0} {2}\n", name, help,
                         name.ends_with("_total") ? "counter" : "gauge");
   }
-  template <typename Number>
-  void value(std::string_view labels, Number number) {
-    text_ += std::exchange(head_, "");
-    text_ += labels.empty() ? fmt::format("cachalot_{} {}\n", name_, number)
-                            : fmt::format("cachalot_{}{{{}}} {}\n", name_, labels, number);
+  void value(std::string_view labels, const Json& number) {
+    if (number.is_null()) return;
+    const std::string text = number.is_boolean()        ? fmt::to_string(number.get<int>())
+                             : number.is_number_float() ? fmt::to_string(number.get<double>())
+                                                        : number.dump();
+    text_ += std::exchange(head_, "") + fmt::format("cachalot_{}{} {}\n", name_, labels, text);
+  }
+  // Adds the figures of all owners, each of which has its labels.
+  template <typename Owner, std::size_t Count>
+  void values(std::string_view prefix, const SampleFigure<Owner> (&figures)[Count],
+              const std::vector<std::pair<std::string, const Owner*>>& owners) {
+    for (const SampleFigure<Owner>& figure : figures) {
+      if (figure.help.empty()) continue;
+      begin(fmt::format("{}{}", prefix, figure.metric.empty() ? figure.key : figure.metric), figure.help);
+      for (const auto& [labels, owner] : owners) value(fmt::format("{{{}}}", labels), figure.value(*owner));
+    }
   }
   std::string take() { return std::move(text_); }
 
@@ -381,72 +455,39 @@ class Metrics {
   std::string head_;
 };
 
-// Calls visit(process, device) for the devices that are used.
-template <typename Visit>
-void for_each_device(const Sample& sample, Visit visit) {
-  for (const ProcessSample& process : sample.processes) {
-    for (const DeviceSample& device : process.devices) {
-      if (device.is_used()) visit(process, device);
-    }
-  }
-}
-
-void put_devices(const Sample& sample, Metrics& metrics) {
-  const auto put = [&](auto value_of) {
-    for_each_device(sample, [&](const ProcessSample& process, const DeviceSample& device) {
-      if (const auto value = value_of(device)) metrics.value(device_labels(process, device), *value);
-    });
-  };
-  for (const Figure<DeviceSample>& figure : kDeviceFigures) {
-    metrics.begin(figure.metric, figure.help);
-    put([&](const DeviceSample& device) { return std::optional(device.*figure.member); });
-  }
-  metrics.begin("limit_bytes", "Lowest limit of reserved memory, where there is one.");
-  put([](const DeviceSample& device) { return device.limit_bytes; });
-  metrics.begin("internal_fragmentation_ratio", "1 - requested / active memory.");
-  put([](const DeviceSample& device) { return std::optional(device.internal_fragmentation()); });
-  metrics.begin("external_fragmentation_ratio", "1 - largest free block / free memory.");
-  put([](const DeviceSample& device) { return std::optional(device.external_fragmentation()); });
-}
-
-void put_pools(const Sample& sample, Metrics& metrics) {
-  const auto put = [&](auto value_of) {
-    for_each_device(sample, [&](const ProcessSample& process, const DeviceSample& device) {
-      for (const PoolSample& pool : device.pools) metrics.value(pool_labels(process, device, pool), value_of(pool));
-    });
-  };
-  for (const Figure<PoolSample>& figure : kPoolFigures) {
-    metrics.begin(figure.metric, figure.help);
-    put([&](const PoolSample& pool) { return pool.*figure.member; });
-  }
-  metrics.begin("pool_asleep", "1 while the pool is asleep.");
-  put([](const PoolSample& pool) { return pool.is_asleep ? 1 : 0; });
-}
-
-std::string gpu_labels(const GpuSample& gpu) {
-  return fmt::format("gpu=\"{}\",name=\"{}\",uuid=\"{}\"", gpu.index, escaped(gpu.name), escaped(gpu.uuid));
-}
-
-void put_gpus(const std::vector<GpuSample>& gpus, Metrics& metrics) {
-  metrics.begin("gpu_total_bytes", "Memory of the GPU, as NVML has it.");
-  for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.total_bytes);
-  metrics.begin("gpu_used_bytes", "Memory that all processes use, as NVML has it.");
-  for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.used_bytes);
-}
-
 }  // namespace
 
 std::string to_prometheus(const Sample& sample) {
+  std::vector<std::pair<std::string, const DeviceSample*>> devices;
+  std::vector<std::pair<std::string, const StatisticsPagePool*>> pools;
+  std::vector<std::pair<std::string, const GpuSample*>> gpus;
+  for (const auto& [process, device] : rows_of(sample)) {
+    devices.emplace_back(fmt::format("pid=\"{}\",page=\"{}\",command=\"{}\",device=\"{}\",name=\"{}\",uuid=\"{}\"",
+                                     process->pid, escaped(process->page), escaped(process->command),
+                                     device->page.index, escaped(device->name()), escaped(device->uuid())),
+                         device);
+    for (const StatisticsPagePool& pool : device->pools()) {
+      pools.emplace_back(fmt::format("{},pool=\"{}.{}\",tag=\"{}\"", devices.back().first, pool.id[0], pool.id[1],
+                                     escaped(tag_of(pool))),
+                         &pool);
+    }
+  }
+  if (sample.gpus) {
+    for (const GpuSample& gpu : *sample.gpus) {
+      gpus.emplace_back(
+          fmt::format("gpu=\"{}\",name=\"{}\",uuid=\"{}\"", gpu.index, escaped(gpu.name), escaped(gpu.uuid)), &gpu);
+    }
+  }
   Metrics metrics;
   metrics.begin("exporter_info", "Version of the command that wrote this.");
-  metrics.value("version=\"" CACHALOT_VERSION_STRING "\"", 1);
+  metrics.value("{version=\"" CACHALOT_VERSION_STRING "\"}", 1);
   metrics.begin("sample_time_seconds", "When the figures were read, in Unix time.");
   metrics.value("", sample.time);
   metrics.begin("processes", "Processes that publish statistics.");
   metrics.value("", sample.processes.size());
-  put_devices(sample, metrics);
-  put_pools(sample, metrics);
-  if (sample.gpus) put_gpus(*sample.gpus, metrics);
+  metrics.values("", kDeviceFigures, devices);
+  metrics.values("pool_", kPoolFigures, pools);
+  metrics.values("gpu_", kGpuFigures, gpus);
   return metrics.take();
 }
 

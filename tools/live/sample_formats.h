@@ -1,12 +1,12 @@
-// A sample as tables for people, as JSON and in Prometheus's text format.
+// A sample as tables for people, as a report and in Prometheus's text format.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tools/base/report_tree.h"
 #include "tools/base/text_layout.h"
 #include "tools/live/sample.h"
 
@@ -22,9 +22,7 @@ struct TopView {
   Order order = Order::reserved;
 };
 
-// Returns the next order, and its name for the head.
 TopView::Order next_of(TopView::Order order);
-std::string name_of(TopView::Order order);
 
 // Returns lines, each ended by a newline. `interval_s` is the time between two samples, for the head. `notes` are lines for the
 // end, such as pages that are not shown.
@@ -34,8 +32,8 @@ std::string to_text(const Sample& sample, const TopView& view, double interval_s
 // Returns the first `rows` lines, each cut to `columns`; escape sequences of styles take no column.
 std::string cut_to_screen(const std::string& text, std::size_t rows, std::size_t columns);
 
-// A sample as one JSON object, as `cachalot top --json` prints it (docs/tools/json.md).
-nlohmann::ordered_json to_json(const Sample& sample);
+// Returns all figures. Its JSON is what `cachalot top --json` prints (docs/tools/json.md); pages have its tables.
+Section report_of(const Sample& sample);
 
 // A sample in Prometheus's text format, version 0.0.4: docs/tools/top.md lists the metrics, whose names are stable.
 std::string to_prometheus(const Sample& sample);

@@ -505,7 +505,7 @@ Json page_cell(const Cell& cell, const Column& column) {
 }
 
 Json page_table(const Table& table, const std::string& of) {
-  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number", "part"};
+  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number", "part", "time"};
   const auto is_shown = [](const Column& column) { return column.views.page && !column.title.empty(); };
   Json columns = Json::array();
   for (const Column& column : table.columns) {
@@ -523,7 +523,11 @@ Json page_table(const Table& table, const std::string& of) {
     rows.push_back(std::move(cells));
   }
   const std::string title = of.empty() ? table.title : fmt::format("{}, {}", table.title, of);
-  return {{"title", title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", std::move(rows)}};
+  return {{"title", title},
+          {"note", table.note},
+          {"columns", std::move(columns)},
+          {"rows", std::move(rows)},
+          {"is_chart", table.is_chart}};
 }
 
 // Returns the lines of a section that people read, as a table.

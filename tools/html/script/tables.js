@@ -10,6 +10,7 @@ const cellTexts = {
   count: countText,
   part: percentText,
   number: (value) => (Number.isInteger(value) ? countText(value) : value.toPrecision(4)),
+  time: (value) => new Date(1000 * value).toLocaleString(),
 };
 
 class DataTable {
@@ -96,10 +97,39 @@ class DataTable {
   }
 }
 
+// A chart of a table's columns of bytes over its first column, of times.
+class TableChart {
+  constructor({title, columns, rows}) {
+    this.lines = columns.map(([name, kind], i) => ({name, kind, data: rows.map((cells) => cells[i])})).filter(({kind}) => kind === 'bytes');
+    this.times = rows.map(([time]) => time);
+    this.chartElement = element('div', {className: 'chart'}, [], {role: 'img', 'aria-label': `${title}: ${this.lines.map(({name, data}) => `at most ${bytesText(Math.max(...data))} ${name}`).join(', ')}`});
+    this.legend = element('div', {className: 'legend'}, [], {'aria-hidden': 'true'});
+    this.element = element('div', {}, [this.legend, this.chartElement]);
+    this.chart = null;
+    this.draw();
+    theme.listeners.push(() => this.draw());
+    new ResizeObserver(oncePerFrame(() => this.chart.setSize({width: Math.max(200, this.chartElement.clientWidth), height: 240}))).observe(this.chartElement);
+  }
+
+  draw() {
+    this.chart?.destroy();
+    const colors = ['ink', 'accent', 'soft', 'mark'];
+    const options = chartOptions(this.chartElement, 240, (value) => (value === 0 ? '0' : bytesText(value).replace('.00', '')));
+    options.axes[1].splits = byteSplits;
+    options.cursor.drag.x = false;
+    options.scales = {y: {range: (_, low, high) => [0, Math.max(1, high) * 1.06]}};
+    options.series = [{}, ...this.lines.map((_, i) => ({stroke: () => theme.colors[colors[i]], width: 2, points: {show: this.times.length < 3}}))];
+    this.chart = new uPlot(options, [this.times, ...this.lines.map(({data}) => data)], this.chartElement);
+    this.legend.replaceChildren(...this.lines.map(({name}, i) => strokeKey(name, colors[i], 'solid')));
+  }
+}
+
 // A table of the report, as the command made it.
-function reportTable({title, note, columns, rows}) {
+function reportTable(described) {
+  const {title, note, columns, rows} = described;
   const table = new DataTable(columns, -1, title);
   table.setRows(rows.map((cells) => ({cells})));
   const heading = element('div', {className: 'heading'}, [element('h2', {textContent: title}), element('p', {textContent: note})]);
-  return element('section', {className: 'card'}, [heading, table.element], {'aria-label': title});
+  const chart = described.is_chart ? [new TableChart(described).element] : [];
+  return element('section', {className: 'card'}, [heading, ...chart, table.element], {'aria-label': title});
 }
