@@ -48,8 +48,10 @@ TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
 TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
   NEEDS_THE_SIMULATOR();
   expect_complaint("no-such-program-anywhere", "'no-such-program-anywhere' cannot be run");
-  expect_complaint("--json /no/such/folder/report.json echo ran", "'/no/such/folder/report.json' cannot be written");
-  expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
+  expect_complaint("--json /no/such/folder/report.json echo ran",
+                   "--json /no/such/folder/report.json: cannot write the file: No such file or directory");
+  expect_complaint("--trace /no/such/folder/trace.csv echo ran",
+                   "--trace /no/such/folder/trace.csv: cannot write the file: No such file or directory");
 }
 
 TEST(Simulate, WritesAPageWithTheReport) {
@@ -59,7 +61,8 @@ TEST(Simulate, WritesAPageWithTheReport) {
   const std::string html = read_whole(page.path());
   EXPECT_TRUE(html.starts_with("<!doctype html>"));
   EXPECT_NE(html.find("</html>"), std::string::npos);
-  expect_complaint("--html /no/such/folder/page.html echo ran", "'/no/such/folder/page.html' cannot be written");
+  expect_complaint("--html /no/such/folder/page.html echo ran",
+                   "--html /no/such/folder/page.html: cannot write the file: No such file or directory");
 }
 
 Outcome simulate_with(const std::string& variables, const std::string& arguments) {

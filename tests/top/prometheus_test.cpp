@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/top/testing.h"
+#include "tools/base/output_file.h"
 #include "tools/live/prometheus_server.h"
 
 namespace cachalot::tools::live {
@@ -47,11 +48,11 @@ TEST(Prometheus, HostileTextsAreEscaped) {
 TEST(Prometheus, TextfileIsReplacedAtOnceAndLeavesNothingBehind) {
   const PageFolder folder;
   const std::string path = folder.path() + "/cachalot.prom";
-  write_textfile(path, "old\n");
-  write_textfile(path, "new\n");
+  write_output(path, "--prometheus-textfile", "old\n");
+  write_output(path, "--prometheus-textfile", "new\n");
   EXPECT_EQ(read_whole(path), "new\n");
   EXPECT_EQ(folder.pages().size(), 1u);
-  EXPECT_THROW(write_textfile("/nonexistent/x.prom", ""), InvalidArgument);
+  EXPECT_THROW(write_output("/nonexistent/x.prom", "--prometheus-textfile", ""), InvalidArgument);
 }
 
 class Client {

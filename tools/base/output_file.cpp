@@ -86,6 +86,12 @@ void OutputFile::fail() {
   throw InvalidArgument(fmt::format("{} {}: cannot write the file: {}", what_, path_, reason));
 }
 
+void write_output(const std::string& path, std::string_view what, std::string_view text) {
+  OutputFile file(path, std::string(what));
+  file.write(text);
+  file.finish();
+}
+
 void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs) {
   for (const std::string& input : inputs) {
     std::error_code error;  // a missing file is another one

@@ -52,6 +52,9 @@ class OutputFile {
   fmt::memory_buffer buffer_;
 };
 
+// Writes the text as a whole file, as gzip if the path ends in .gz; "-" is standard output. Throws as OutputFile does.
+void write_output(const std::string& path, std::string_view what, std::string_view text);
+
 // Throws InvalidArgument, which names the option, if `output` is one of the other files, which would be lost. "" names none.
 void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs);
 

@@ -142,7 +142,10 @@ class ExplainCommand : public Command {
     const Timelines timelines(std::move(history));
     const std::vector<Explanation> explanations = explained(timelines, rules, options, messages);
     const Section answer = this->answer(explanations, timelines.history().settings, top_);
-    if (!text_.empty()) write_text(explanations);
+    if (!text_.empty()) {
+      const Section whole = this->answer(explanations, "", std::numeric_limits<std::size_t>::max());
+      write_output(text_, "--text", text_of(whole, Style()));
+    }
     if (!html_.empty()) write_html(explanations, answer, timelines, rules);
     print(json_ ? tools::text_of(json_of(answer)) + "\n" : text_of(answer, styles.out));
     return 0;
@@ -214,12 +217,6 @@ class ExplainCommand : public Command {
       root.add(std::move(list));
     }
     return root;
-  }
-
-  void write_text(const std::vector<Explanation>& explanations) const {
-    OutputFile file(text_, "--text");
-    file.write(text_of(answer(explanations, "", std::numeric_limits<std::size_t>::max()), Style()));
-    file.finish();
   }
 
   void write_html(const std::vector<Explanation>& explanations, const Section& answer, const Timelines& timelines,

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "tools/base/output_file.h"
 #include "tools/base/parallel.h"
 #include "tools/base/report_tree.h"
 #include "tools/commands/command.h"
@@ -18,7 +19,6 @@
 #include "tools/simulation/fit.h"
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/python_server.h"
-#include "tools/simulation/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {
@@ -221,12 +221,12 @@ class FitCommand : public Command {
       options.run.cluster = &cluster.emplace(python_of_program(), scheduler_);
     }
     options.jobs = jobs_.value_or(jobs_by_default(cluster));
-    if (!json_.empty()) write_file(json_, "");
+    if (!json_.empty()) write_output(json_, "--json", "");
     const FitReport report = fit_with_bar(std::move(options));
     const Section answer = report_of(report, verbose_);
     print(text_of(answer, styles.out));
     if (!html_.empty()) write_html(answer, legend(report));
-    if (!json_.empty()) write_file(json_, to_json(report) + "\n");
+    if (!json_.empty()) write_output(json_, "--json", to_json(report) + "\n");
     return 0;
   }
 

@@ -14,12 +14,12 @@
 #include "cachalot/errors.h"
 #include "simulator/models/gpu_models.h"
 #include "tools/analysis/sites.h"
+#include "tools/base/output_file.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/output/html_report.h"
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/simulation.h"
-#include "tools/simulation/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {
@@ -91,9 +91,8 @@ class SimulateCommand : public Command {
     CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
                      gpu ? " --gpu " + *gpu : "");
     SimulationOptions options = simulation_options(run_);
-    for (const std::string& file : {json_, html_}) {
-      if (!file.empty()) write_file(file, "");
-    }
+    if (!json_.empty()) write_output(json_, "--json", "");
+    if (!html_.empty()) write_output(html_, "--html", "");
     options.program = with_python(std::move(program_));
     options.is_one_of_many = !record_.empty();
     options.keeps_timelines = !html_.empty();
@@ -106,7 +105,7 @@ class SimulateCommand : public Command {
     std::fflush(stdout);
     const Section report = report_of(simulation, {.verbose = verbose_, .frames = frames()});
     tell("\n" + text_of(report, styles.err));
-    if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
+    if (!json_.empty()) write_output(json_, "--json", to_json(simulation) + "\n");
     if (!html_.empty()) write_html(simulation, report);
     constexpr int kRulesBroken = 3;
     const int exit_code = simulation.ending.exit_code;

@@ -26,6 +26,7 @@
 #include "cachalot/errors.h"
 #include "diagnostics/process_publisher.h"
 #include "tools/base/descriptor.h"
+#include "tools/base/output_file.h"
 #include "tools/base/text_layout.h"
 #include "tools/commands/command.h"
 #include "tools/live/prometheus_server.h"
@@ -279,7 +280,7 @@ class Top {
       server_->set_text(to_prometheus(sample_));
       tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
     }
-    if (!options_.textfile.empty()) write_textfile(options_.textfile, to_prometheus(sample_));
+    write_textfile();
     write_page();
     const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
     signals_ = std::make_unique<SignalQueue>(is_screen);
@@ -331,11 +332,8 @@ class Top {
   }
 
   void give() {
-    if (!options_.textfile.empty() || server_) {
-      const std::string text = to_prometheus(sample_);
-      if (!options_.textfile.empty()) write_textfile(options_.textfile, text);
-      if (server_) server_->set_text(text);
-    }
+    write_textfile();
+    if (server_) server_->set_text(to_prometheus(sample_));
     show();
   }
 
@@ -348,6 +346,13 @@ class Top {
       print(text_of(json_of(report_of(sample_))) + "\n");
     } else if (!options_.quiet) {
       print(to_text(sample_, view_, options_.interval_s, notes_, styles_.out));
+    }
+  }
+
+  // Readers such as node_exporter's textfile collector see the old text or the new one.
+  void write_textfile() const {
+    if (!options_.textfile.empty()) {
+      write_output(options_.textfile, "--prometheus-textfile", to_prometheus(sample_));
     }
   }
 

@@ -15,7 +15,6 @@
 
 #include "base/bytes.h"
 #include "cachalot/version.h"
-#include "tools/base/output_file.h"
 #include "tools/base/quoted.h"
 #include "tools/base/text_layout.h"
 
@@ -489,12 +488,6 @@ std::string to_prometheus(const Sample& sample) {
   metrics.values("pool_", kPoolFigures, pools);
   metrics.values("gpu_", kGpuFigures, gpus);
   return metrics.take();
-}
-
-void write_textfile(const std::string& path, const std::string& text) {
-  OutputFile file(path, "--prometheus-textfile");
-  file.write(text);
-  file.finish();
 }
 
 }  // namespace cachalot::tools::live

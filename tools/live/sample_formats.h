@@ -38,8 +38,4 @@ Section report_of(const Sample& sample);
 // A sample in Prometheus's text format, version 0.0.4: docs/tools/top.md lists the metrics, whose names are stable.
 std::string to_prometheus(const Sample& sample);
 
-// Writes the text to a file beside `path` and renames that: readers such as node_exporter's textfile collector see the old text
-// or the new one. Throws InvalidArgument, which names path and reason.
-void write_textfile(const std::string& path, const std::string& text);
-
 }  // namespace cachalot::tools::live

@@ -663,10 +663,7 @@ std::string html_of(const HtmlReport& report, const CategoryRules& rules) {
 }
 
 void write_html_report(const std::string& path, const HtmlReport& report, const CategoryRules& rules) {
-  const std::string html = html_of(report, rules);
-  OutputFile file(path, "--html");
-  file.write(html);
-  file.finish();
+  write_output(path, "--html", html_of(report, rules));
 }
 
 }  // namespace cachalot::tools

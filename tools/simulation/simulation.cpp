@@ -24,6 +24,7 @@
 #include "simulator/device/simulation_settings.h"
 #include "simulator/models/gpu_models.h"
 #include "simulator/models/shared_memory_file.h"
+#include "tools/base/output_file.h"
 #include "tools/base/text_layout.h"
 #include "tools/replay/trace_reader.h"
 #include "tools/simulation/python_program.h"
@@ -203,7 +204,7 @@ constexpr const char* kEnd = "end.json";
 
 void write_end(const fs::path& folder, const ChildEnd& end) {
   const json told = {{"process", end.process}, {"exit_code", end.exit_code}, {"is_late", end.is_late}};
-  write_file((folder / kEnd).string(), told.dump());
+  write_output((folder / kEnd).string(), "the record of a run", told.dump());
 }
 
 ChildEnd read_end(const fs::path& folder) {
@@ -277,7 +278,7 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
     std::string trace = trace_of_log(file);
     if (trace.size() > largest.size()) largest = std::move(trace);
   }
-  write_file(path, largest);
+  write_output(path, "--trace", largest);
 }
 
 Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
@@ -615,7 +616,7 @@ void record_run(const SimulationOptions& options, const fs::path& folder) {
 }
 
 Simulation simulate(const SimulationOptions& options) {
-  if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
+  if (!options.trace_path.empty()) write_output(options.trace_path, "--trace", "");  // now, and not after hours of work
   const ReportFolder reports;
   if (options.cluster != nullptr) {
     options.cluster->record(options, reports.path());

@@ -1,25 +1,16 @@
 #include "tools/simulation/simulation_files.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 #include <unordered_map>
 
-#include "base/check.h"
 #include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
-namespace {
-
-constexpr std::size_t kMostPerWrite = std::size_t{1} << 30;  // gzwrite counts with an int
-
-}  // namespace
-
 std::size_t number(const nlohmann::json& object, const char* key) { return object.at(key).get<std::size_t>(); }
 
 bool uses_a_device(const nlohmann::json& driver) {
@@ -55,25 +46,6 @@ std::string trace_of_log(std::istream& log) {
     }
   }
   return trace;
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  if (path.ends_with(".gz")) {
-    gzFile file = gzopen(path.c_str(), "wb");
-    CACHALOT_REQUIRE(file != nullptr, "'{}' cannot be written", path);
-    bool written = true;
-    for (std::size_t begin = 0; begin < text.size() && written; begin += kMostPerWrite) {
-      const auto bytes = static_cast<unsigned>(std::min(text.size() - begin, kMostPerWrite));
-      written = gzwrite(file, text.data() + begin, bytes) == static_cast<int>(bytes);
-    }
-    const bool closed = gzclose(file) == Z_OK;
-    CACHALOT_REQUIRE(closed && written, "'{}' cannot be written", path);
-    return;
-  }
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  CACHALOT_REQUIRE(file.good(), "'{}' cannot be written", path);
 }
 
 namespace {

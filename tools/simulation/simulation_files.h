@@ -1,4 +1,4 @@
-// Reads the files of the simulated driver, and writes files.
+// Reads the files of the simulated driver.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,6 @@ bool breaks_rules(const nlohmann::json& driver);
 // Returns the allocations and frees of a driver's log (`log` of CACHALOT_SIM; simulator/README.md has the format) as a
 // trace in the format of data/traces, all on one stream.
 std::string trace_of_log(std::istream& log);
-
-// Writes the text, as gzip if the path ends in .gz. Throws InvalidArgument if it cannot be written.
-void write_file(const std::string& path, const std::string& text);
 
 // --- the end of a program that ran on a simulated GPU, and its progress ---
 
