@@ -1,11 +1,15 @@
 #include "tools/output/export_formats.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -81,7 +85,7 @@ class HistoryJsonWriter {
 
   // One item a line.
   template <typename Items, typename Write>
-  void write_items(std::string_view key, const Items& items, Write write_item) {
+  void write_list(std::string_view key, const Items& items, Write write_item, std::string_view end = "],\n") {
     out_.print("\"{}\":[", key);
     std::string_view separator = "\n";
     for (const auto& item : items) {
@@ -89,12 +93,7 @@ class HistoryJsonWriter {
       write_item(item);
       separator = ",\n";
     }
-    out_.write("]");
-  }
-  template <typename Items, typename Write>
-  void write_list(std::string_view key, const Items& items, Write write_item) {
-    write_items(key, items, write_item);
-    out_.write(",\n");
+    out_.write(end);
   }
   template <typename Write>
   void write_table(std::string_view key, std::size_t size, Write write_item) {
@@ -131,8 +130,8 @@ class HistoryJsonWriter {
     std::vector<std::pair<const HistorySegment*, bool>> segments;  // and whether they are asleep
     for (const HistorySegment& segment : device.segments) segments.emplace_back(&segment, false);
     for (const HistorySegment& segment : device.asleep) segments.emplace_back(&segment, true);
-    write_items("segments", segments, [&](const auto& entry) { write_segment(device, *entry.first, entry.second); });
-    out_.write("}");
+    const auto write = [&](const auto& entry) { write_segment(device, *entry.first, entry.second); };
+    write_list("segments", segments, write, "]}");
   }
 
   void write_event(const HistoryEvent& event) {
@@ -150,15 +149,15 @@ class HistoryJsonWriter {
         segment.address, segment.bytes, segment.stack, segment.stream, segment.pool, segment.is_small,
         segment.is_expandable);
     if (is_asleep) out_.write("\"is_asleep\":true,");
-    write_items("blocks", device.blocks_of(segment), [&](const HistoryBlock& block) {
+    const auto write = [&](const HistoryBlock& block) {
       out_.print("{{\"address\":{},\"bytes\":{},\"requested_bytes\":{},\"state\":\"{}\",\"stack\":{},\"details\":{}",
                  block.address, block.bytes, block.requested_bytes, kBlockStates[static_cast<std::size_t>(block.state)],
                  block.stack, block.details);
       if (block.owner != 0) out_.print(",\"owner\":{}", text(block.owner));
       if (block.owner_kind != 0) out_.print(",\"owner_kind\":{}", text(block.owner_kind));
       out_.write("}");
-    });
-    out_.write("}");
+    };
+    write_list("blocks", device.blocks_of(segment), write, "]}");
   }
 
   const History& history_;
@@ -201,6 +200,19 @@ const DeviceHistory& only_device_of(const History& history, const ExportOptions&
   return *devices.front();
 }
 
+std::vector<std::size_t> largest_of(const std::vector<Allocation>& allocations, std::size_t most) {
+  std::vector<std::size_t> kept(allocations.size());
+  std::iota(kept.begin(), kept.end(), std::size_t{0});
+  if (kept.size() <= most) return kept;
+  const auto is_larger = [&](std::size_t a, std::size_t b) {
+    return std::pair(allocations[a].bytes, b) > std::pair(allocations[b].bytes, a);
+  };
+  std::ranges::nth_element(kept, kept.begin() + static_cast<std::ptrdiff_t>(most), is_larger);
+  kept.resize(most);
+  std::ranges::sort(kept);
+  return kept;
+}
+
 namespace {
 
 // The begin or the end of an allocation.
@@ -224,38 +236,30 @@ void for_each_step(const Timeline& timeline, Visit visit, Fail fail) {
 
 // Writes a history as a cachalot trace (trace_reader.h).
 
-// A pool's memory serves that pool alone, as in trace_of: each pair of stream and pool is a stream of the trace. The
-// default stream with the default pool is stream 0.
-class StreamNumbers {
- public:
-  std::size_t operator[](const Allocation& allocation) {
-    return numbers_.try_emplace({allocation.pool, allocation.stream}, numbers_.size()).first->second;
-  }
-
- private:
-  std::map<std::pair<std::uint16_t, std::uint16_t>, std::size_t> numbers_{{{0, 0}, 0}};
-};
-
 void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out) {
   const DeviceHistory& device = only_device_of(history, options, "a trace");
   const Timeline timeline(history, device);
   CACHALOT_REQUIRE(!timeline.allocations().empty(), "{}: the history has no allocation", history.path);
-  StreamNumbers streams;
+  // A pool's memory serves that pool alone, as in trace_of: each pair of pool and stream is a stream of the trace. The default
+  // stream with the default pool is stream 0.
+  std::map<std::pair<std::uint16_t, std::uint16_t>, std::size_t> streams{{{0, 0}, 0}};
+  const auto stream_of = [&](std::uint16_t pool, std::uint16_t stream) {
+    return streams.try_emplace({pool, stream}, streams.size()).first->second;
+  };
   std::size_t last_id = timeline.allocations().size();
   const auto write = [&](const Step& step) {
     const Allocation& allocation = timeline.allocations()[step.allocation];
     if (step.is_free) {
       out.print("f,{}\n", step.allocation + 1);
     } else {
-      out.print("a,{},{},{}\n", step.allocation + 1, allocation.bytes, streams[allocation]);
+      out.print("a,{},{},{}\n", step.allocation + 1, allocation.bytes, stream_of(allocation.pool, allocation.stream));
     }
   };
   // A replay of the history does the same: it is played, and freed at once.
   const auto write_failure = [&](std::size_t event) {
     const HistoryEvent& failed = timeline.events()[event];
-    const std::size_t stream = streams[{.stream = failed.stream, .pool = failed.pool}];
-    out.print("a,{},{},{}\nf,{}\n", last_id + 1, failed.bytes, stream, last_id + 1);
     ++last_id;
+    out.print("a,{0},{1},{2}\nf,{0}\n", last_id, failed.bytes, stream_of(failed.pool, failed.stream));
   };
   for_each_step(timeline, write, write_failure);
 }
@@ -263,62 +267,30 @@ void write_trace_text(const History& history, const ExportOptions& options, Outp
 // A history as the log of RMM's logging_resource_adaptor, which RMM's replay benchmark plays. It has no pools.
 constexpr int kThread = 1;  // a history does not say which thread it was
 
-// The log has the time of day; that of a history without times counts from midnight.
-struct TimeOfDay {
-  std::uint64_t hours, minutes, seconds, microseconds;
-
-  explicit TimeOfDay(std::int64_t time_us) {
-    constexpr std::int64_t kDay = std::int64_t{24} * 3600 * 1'000'000;
-    const auto of_day = static_cast<std::uint64_t>((time_us % kDay + kDay) % kDay);
-    microseconds = of_day % 1'000'000;
-    seconds = of_day / 1'000'000 % 60;
-    minutes = of_day / 60'000'000 % 60;
-    hours = of_day / 3'600'000'000;
-  }
-};
-
-class RmmWriter {
- public:
-  RmmWriter(const History& history, const DeviceHistory& device, OutputFile& out)
-      : history_(history), device_(device), out_(out) {}
-
-  void write() {
-    out_.write("Thread,Time,Action,Pointer,Size,Stream\n");
-    const Timeline timeline(history_, device_);
-    const auto write_step = [&](const Step& step) {
-      const Allocation& allocation = timeline.allocations()[step.allocation];
-      begin_line(step.event, step.is_free ? "free" : "allocate");
-      out_.print("0x{:x},{}", allocation.address, allocation.bytes);
-      end_line(allocation.stream);
-    };
-    const auto write_failure = [&](std::size_t event) {
-      const HistoryEvent& failure = device_.events[event];
-      begin_line(event, "allocate failure");
-      out_.print("(nil),{}", failure.bytes);
-      end_line(failure.stream);
-    };
-    for_each_step(timeline, write_step, write_failure);
-  }
-
- private:
-  void begin_line(std::size_t event, std::string_view action) {
-    const TimeOfDay time(event < device_.events.size() ? device_.events[event].time_us : 0);
-    out_.print("{},{:02}:{:02}:{:02}.{:06},{},", kThread, time.hours, time.minutes, time.seconds, time.microseconds,
-               action);
-  }
-
-  void end_line(std::uint16_t stream) {
-    const std::uint64_t handle = history_.streams[stream];
-    handle == 0 ? out_.print(",0\n") : out_.print(",0x{:x}\n", handle);
-  }
-
-  const History& history_;
-  const DeviceHistory& device_;
-  OutputFile& out_;
-};
-
 void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out) {
-  RmmWriter(history, only_device_of(history, options, "RMM's log"), out).write();
+  const DeviceHistory& device = only_device_of(history, options, "RMM's log");
+  const Timeline timeline(history, device);
+  // The log has the time of day; that of a history without times counts from midnight.
+  const auto write_line = [&](std::size_t event, std::string_view action, std::string_view pointer, std::uint64_t bytes,
+                              std::uint16_t stream) {
+    constexpr std::int64_t kDay = std::int64_t{24} * 3600 * 1'000'000;
+    const std::int64_t time_us = event < device.events.size() ? device.events[event].time_us : 0;
+    const std::int64_t of_day = (time_us % kDay + kDay) % kDay;
+    const std::uint64_t handle = history.streams[stream];
+    out.print("{},{:%T}.{:06},{},{},{},{}\n", kThread, std::chrono::seconds(of_day / 1'000'000), of_day % 1'000'000,
+              action, pointer, bytes, handle == 0 ? "0" : fmt::format("0x{:x}", handle));
+  };
+  const auto write_step = [&](const Step& step) {
+    const Allocation& allocation = timeline.allocations()[step.allocation];
+    write_line(step.event, step.is_free ? "free" : "allocate", fmt::format("0x{:x}", allocation.address),
+               allocation.bytes, allocation.stream);
+  };
+  const auto write_failure = [&](std::size_t event) {
+    const HistoryEvent& failure = device.events[event];
+    write_line(event, "allocate failure", "(nil)", failure.bytes, failure.stream);
+  };
+  out.write("Thread,Time,Action,Pointer,Size,Stream\n");
+  for_each_step(timeline, write_step, write_failure);
 }
 
 // A file's name has the first ending that fits; any may be followed by .gz.
@@ -330,22 +302,21 @@ constexpr std::array kFormats = {
     ExportFormat{"trace", {".trace.csv", ".trace"}, write_trace_text},
 };
 
-}  // namespace
-
-std::string export_format_names() {
-  std::string names;
-  for (const ExportFormat& format : kFormats) names += (names.empty() ? "" : ", ") + std::string(format.name);
+std::vector<std::string_view> names_of_formats() {
+  std::vector<std::string_view> names;
+  for (const ExportFormat& format : kFormats) names.push_back(format.name);
   return names;
 }
+
+}  // namespace
+
+std::string export_format_names() { return fmt::to_string(fmt::join(names_of_formats(), ", ")); }
 
 const ExportFormat& export_format(std::string_view name) {
   const auto* const found = std::ranges::find(kFormats, name, &ExportFormat::name);
   if (found != kFormats.end()) return *found;
-  std::vector<std::string_view> names;
-  names.reserve(kFormats.size());
-  for (const ExportFormat& format : kFormats) names.push_back(format.name);
   throw InvalidArgument(fmt::format("--to {}: there is no such format{}; the formats are {}", name,
-                                    question_about(name, names), export_format_names()));
+                                    question_about(name, names_of_formats()), export_format_names()));
 }
 
 const ExportFormat& export_format_of_file(std::string_view path) {

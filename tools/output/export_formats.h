@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tools/analysis/sites.h"
+#include "tools/analysis/timeline.h"
 #include "tools/base/output_file.h"
 #include "tools/history/history.h"
 
@@ -49,6 +50,9 @@ std::string json_string(std::string_view text);
 
 // Returns "model.py:42 in forward", or that no call stack was recorded; as UTF-8.
 std::string place_text(Sites& sites, StackId stack);
+
+// Returns the indexes, in order, of the largest allocations: `most` of them or all.
+std::vector<std::size_t> largest_of(const std::vector<Allocation>& allocations, std::size_t most);
 
 // Returns the devices that are to be written. Throws InvalidArgument where the options name one that the history lacks.
 std::vector<const DeviceHistory*> devices_of(const History& history, const ExportOptions& options);

@@ -25,6 +25,7 @@
 #include "tools/history/history.h"
 #include "tools/history/memory_ranges.h"
 #include "tools/history/tables.h"
+#include "tools/output/export_formats.h"
 #include "tools/replay/replay.h"
 #include "tools/replay/trace_reader.h"
 
@@ -298,10 +299,12 @@ class RunData {
         rules_(rules),
         prefix_(std::move(prefix)),
         columns_(columns),
-        texts_(texts) {}
+        texts_(texts),
+        is_shown_(allocations_.size()) {
+    for (const std::size_t i : largest_of(allocations_, kMostHtmlAllocations)) is_shown_[i] = true;
+  }
 
   Json make() {
-    choose();
     add_times();
     add_allocations();
     add_rest();
@@ -316,20 +319,6 @@ class RunData {
   }
 
  private:
-  // Chooses the largest allocations, as many as the report takes.
-  void choose() {
-    is_shown_.assign(allocations_.size(), true);
-    if (allocations_.size() <= kMostHtmlAllocations) return;
-    std::vector<std::size_t> by_size(allocations_.size());
-    for (std::size_t i = 0; i < by_size.size(); ++i) by_size[i] = i;
-    const auto first_left_out = by_size.begin() + static_cast<std::ptrdiff_t>(kMostHtmlAllocations);
-    std::ranges::nth_element(by_size, first_left_out, [this](std::size_t a, std::size_t b) {
-      return allocations_[a].bytes > allocations_[b].bytes;
-    });
-    for (auto left_out = first_left_out; left_out != by_size.end(); ++left_out) is_shown_[*left_out] = false;
-    left_out_ = allocations_.size() - kMostHtmlAllocations;
-  }
-
   // Adds the times at regular numbers of events: a report interpolates.
   void add_times() {
     time_step_ = std::max<std::size_t>(1, (device_.events.size() + kMostTimes - 1) / kMostTimes);
@@ -375,7 +364,7 @@ class RunData {
   void add_rest() {
     Numbers events;
     Numbers bytes;
-    if (left_out_ != 0) {
+    if (allocations_.size() > kMostHtmlAllocations) {
       std::vector<std::int64_t> changes(device_.events.size() + 1);
       for (std::size_t i = 0; i < allocations_.size(); ++i) {
         if (is_shown_[i]) continue;
@@ -429,7 +418,7 @@ class RunData {
                    {"device", device_.device},
                    {"events", device_.events.size()},
                    {"time_step", time_step_},
-                   {"left_out", left_out_},
+                   {"left_out", std::ranges::count(is_shown_, false)},
                    {"gpu", ""},
                    {"total_bytes", nullptr},
                    {"ooms", Json::array()},
@@ -471,7 +460,6 @@ class RunData {
   ColumnWriter& columns_;
   TextTable& texts_;
   std::vector<bool> is_shown_;
-  std::size_t left_out_ = 0;
   std::size_t time_step_ = 1;
 };
 

@@ -126,7 +126,9 @@ class PerfettoWriter {
   // ---- lifetimes, the largest allocations first
 
   void write_lifetimes(const std::vector<Allocation>& allocations) {
-    for (const std::size_t i : largest(allocations, most_events_ / 4)) {
+    const std::vector<std::size_t> shown = largest_of(allocations, most_events_ / 4);
+    left_out_ += allocations.size() - shown.size();
+    for (const std::size_t i : shown) {
       const Allocation& allocation = allocations[i];
       const std::string name = json_string(place_text(sites_, allocation.stack));
       async_is("b", "allocation", begin_of(allocation), i, name);
@@ -136,21 +138,6 @@ class PerfettoWriter {
       async_is("e", "allocation", std::max(begin_of(allocation), end_of(allocation)), i, name);
       out_.write("}");
     }
-  }
-
-  // Returns indexes, in order.
-  std::vector<std::size_t> largest(const std::vector<Allocation>& allocations, std::size_t most) {
-    std::vector<std::size_t> kept(allocations.size());
-    for (std::size_t i = 0; i < kept.size(); ++i) kept[i] = i;
-    if (kept.size() <= most) return kept;
-    left_out_ += kept.size() - most;
-    const auto is_larger = [&](std::size_t a, std::size_t b) {
-      return std::pair(allocations[a].bytes, b) > std::pair(allocations[b].bytes, a);
-    };
-    std::ranges::nth_element(kept, kept.begin() + static_cast<std::ptrdiff_t>(most), is_larger);
-    kept.resize(most);
-    std::ranges::sort(kept);
-    return kept;
   }
 
   // ---- failures and stages
