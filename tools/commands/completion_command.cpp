@@ -52,31 +52,38 @@ _cachalot() {
 
 std::string quoted(const std::vector<std::string>& words) { return fmt::format("\"{}\"", fmt::join(words, " ")); }
 
-// "replay --gpu|replay --config": the options of a command that a value follows.
-std::string value_patterns(const std::string& command, const CLI::App& app) {
-  std::string patterns;
-  for (const OptionText& option : options_of(app)) {
-    if (option.is_positional || option.value.empty()) continue;
-    for (const std::string& name : option.names) {
-      patterns += fmt::format("{}\"{} {}\"", patterns.empty() ? "" : " | ", command, name);
-    }
+// Returns the options, COMMAND with the names of the commands.
+std::vector<OptionText> completed_options(const Declarations& declarations, const CLI::App& app) {
+  std::vector<OptionText> options = options_of(app);
+  for (OptionText& option : options) {
+    if (option.value != "COMMAND") continue;
+    for (const std::string_view name : declarations.names()) option.choices.emplace_back(name);
   }
-  return patterns.empty() ? "" : fmt::format("    {}) return 0 ;;\n", patterns);
+  return options;
 }
 
-std::string value_cases(const std::string& command, const CLI::App& app) {
-  std::string cases;
-  for (const OptionText& option : options_of(app)) {
-    if (option.is_positional || option.value.empty()) continue;
-    std::string action = "return";  // nothing is known of the value
-    if (option.is_file) action = "_cachalot_files \"$current\"; return";
-    if (!option.choices.empty()) {
-      action = fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\")); return", quoted(option.choices));
+// What bash does about the options that a value follows.
+struct BashValues {
+  std::string patterns;  // of _cachalot_takes_value
+  std::string cases;     // by "command option"
+
+  void add(const std::string& command, const CLI::App& app) {
+    std::vector<std::string> followed;
+    for (const OptionText& option : options_of(app)) {
+      if (option.is_positional || option.value.empty()) continue;
+      std::string action = "return";  // nothing is known of the value
+      if (option.is_file) action = "_cachalot_files \"$current\"; return";
+      if (!option.choices.empty()) {
+        action = fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\")); return", quoted(option.choices));
+      }
+      for (const std::string& name : option.names) {
+        followed.push_back(fmt::format("\"{} {}\"", command, name));
+        cases += fmt::format("    {}) {} ;;\n", followed.back(), action);
+      }
     }
-    for (const std::string& name : option.names) cases += fmt::format("    \"{} {}\") {} ;;\n", command, name, action);
+    if (!followed.empty()) patterns += fmt::format("    {}) return 0 ;;\n", fmt::join(followed, " | "));
   }
-  return cases;
-}
+};
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
@@ -84,20 +91,13 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// The words that a positional may be.
-std::vector<std::string> words_of(const Declarations& declarations, const OptionText& option) {
-  if (option.value != "COMMAND") return option.choices;
-  const std::vector<std::string_view> names = declarations.names();
-  return {names.begin(), names.end()};
-}
-
 // Returns the completions where no option is expected: files, a program, the names of commands or of shells.
 std::string positional_action(const Declarations& declarations, const DeclaredCommand& command) {
   if (command.command->takes_program()) return "_cachalot_files \"$current\"";
-  for (const OptionText& option : options_of(*command.app)) {
+  for (const OptionText& option : completed_options(declarations, *command.app)) {
     if (!option.is_positional) continue;
     if (option.is_file) return "_cachalot_files \"$current\"";
-    return fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\"))", quoted(words_of(declarations, option)));
+    return fmt::format("COMPREPLY=($(compgen -W {} -- \"$current\"))", quoted(option.choices));
   }
   return ":";
 }
@@ -131,15 +131,12 @@ std::string program_case(const Declarations& declarations) {
 }
 
 std::string bash_completion(const Declarations& declarations) {
-  std::string script(kBegin);
-  script += value_patterns("", declarations.root);
-  for (const auto& command : declarations.commands)
-    script += value_patterns(std::string(command.text().name), *command.app);
-  script += kMiddle;
-  script += program_case(declarations) + "  case \"$command $previous\" in\n";  // a program has options of its own
-  script += value_cases("", declarations.root);
-  for (const auto& command : declarations.commands)
-    script += value_cases(std::string(command.text().name), *command.app);
+  BashValues values;
+  values.add("", declarations.root);
+  for (const auto& command : declarations.commands) values.add(std::string(command.text().name), *command.app);
+  std::string script = fmt::format("{}{}{}", kBegin, values.patterns, kMiddle);
+  script += program_case(declarations);  // a program has options of its own
+  script += "  case \"$command $previous\" in\n" + values.cases;
   script += "  esac\n  case $command in\n";
   std::vector<std::string> first = option_names(declarations.root);
   for (const std::string_view name : declarations.names()) first.emplace_back(name);
@@ -173,16 +170,12 @@ std::string zsh_option(const OptionText& option, const std::string& name) {
   return fmt::format("      '{}=[{}]:{}:{}' \\\n", name, about, option.value, zsh_values(option));
 }
 
-std::string zsh_positional(const Declarations& declarations, const OptionText& option) {
-  std::string values = zsh_values(option);
-  if (option.value == "COMMAND") values = fmt::format("({})", fmt::join(declarations.names(), " "));
-  return fmt::format("      '{}:{}:{}' \\\n", option.is_repeated ? "*" : "1", option.value, values);
-}
-
 std::string zsh_arguments(const Declarations& declarations, const CLI::App& app) {
   std::string lines;
-  for (const OptionText& option : options_of(app)) {
-    if (option.is_positional) lines += zsh_positional(declarations, option);
+  for (const OptionText& option : completed_options(declarations, app)) {
+    if (option.is_positional) {
+      lines += fmt::format("      '{}:{}:{}' \\\n", option.is_repeated ? "*" : "1", option.value, zsh_values(option));
+    }
     for (const std::string& name : option.names) {
       const bool is_short = name.size() == 2;
       OptionText shown = option;
@@ -270,10 +263,10 @@ std::string fish_positionals(const Declarations& declarations, const std::string
   if (command.command->takes_program()) {
     return fmt::format("complete -c cachalot -n '{}' -F -a '(__fish_complete_subcommand --fcs-skip=2)'\n", condition);
   }
-  for (const OptionText& option : options_of(*command.app)) {
+  for (const OptionText& option : completed_options(declarations, *command.app)) {
     if (!option.is_positional) continue;
     if (option.is_file) return fmt::format("complete -c cachalot -n '{}' -F\n", condition);
-    const std::string words = fmt::format("{}", fmt::join(words_of(declarations, option), " "));
+    const std::string words = fmt::format("{}", fmt::join(option.choices, " "));
     return fmt::format("complete -c cachalot -n '{}' -a {}\n", condition, fish_quoted(words));
   }
   return "";
