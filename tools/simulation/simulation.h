@@ -23,37 +23,11 @@ namespace cachalot::tools {
 // Returns what a device of a driver's report was charged with.
 simulator::ContextCharge context_of(const nlohmann::json& device);
 
-// Returns "1.40 GiB: an estimate for Tesla T4 with cuBLAS; --context SIZE sets it"; "" if nothing was charged.
-std::string describe_context(const nlohmann::json& device);
-
-// Returns "1016.00 MiB: stacks, heap or printf buffer that the program made larger"; "" without larger limits.
-std::string describe_limits(const nlohmann::json& device);
-
-// Returns "10.00 MiB: an estimate, half to twice, for 3 executable graphs with 1,024 kernels"; "" if none takes memory.
-std::string describe_graphs(const nlohmann::json& device);
-
-// Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
-std::string describe_lack(const nlohmann::json& device);
-
 // Returns how much less and more than it was charged with a device may take on a GPU: the sum of all estimates.
 simulator::Spread spread_of(const nlohmann::json& device);
 
 // Returns the spread without the context and libraries, which take the same on each GPU: NCCL's part.
 simulator::Spread spread_of_others(const nlohmann::json& device);
-
-// Returns whether the verdict is sure that the program fits, with `spare_bytes` to spare.
-bool fits_surely(const nlohmann::json& device, std::size_t spare_bytes);
-
-// Returns ", with 7.40 GiB to spare, of which the context may take 311.00 MiB more"; if that is more than there is:
-// ": 100.00 MiB to spare, but the context may take 311.00 MiB more".
-std::string describe_spare(const nlohmann::json& device, std::size_t spare_bytes);
-
-// Returns "242.00 MiB of it, an estimate: half to twice": what NCCL took of a device at the peak; "" if it took nothing.
-std::string describe_nccl(const nlohmann::json& device);
-
-// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request (`bytes`,
-// `free_bytes`) that failed, if that is so; otherwise "".
-std::string describe_low_estimate(const nlohmann::json& device, const nlohmann::json& request);
 
 class Cluster;
 class ForkServer;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "base/bytes.h"
 #include "cachalot/errors.h"
 #include "policy/torch_policy.h"
+#include "simulator/device/address_space.h"
 #include "tools/base/text_layout.h"
 #include "tools/simulation/simulation_files.h"
 
@@ -157,6 +159,90 @@ constexpr std::size_t kLargeSegment = 20 * kMiB;
 std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
 std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
+constexpr std::array kLibraryNames = {"cuBLAS", "cuDNN", "cuSOLVER", "cuSPARSE"};  // by ContextLibrary
+static_assert(kLibraryNames.size() == simulator::kContextLibraries.size());
+
+std::string libraries_text(const simulator::ContextCosts& costs) {
+  std::vector<const char*> names;
+  for (const simulator::ContextLibrary library : simulator::kContextLibraries) {
+    if (costs.of(library) > 0) names.push_back(kLibraryNames[static_cast<std::size_t>(library)]);
+  }
+  return names.empty() ? "" : fmt::format(" with {}", fmt::join(names, ", "));
+}
+
+// Returns what the spread is of: "the context", "NCCL" or "the context and NCCL"; "" without a spread.
+std::string estimated_parts(const json& device) {
+  std::string text = number(device.at("spread").at("context"), "more_bytes") > 0 ? "the context" : "";
+  if (spread_of_others(device).more_bytes > 0) text += text.empty() ? "NCCL" : " and NCCL";
+  return text;
+}
+
+// Returns "1.40 GiB: an estimate for Tesla T4 with cuBLAS; --context SIZE sets it"; "" if nothing was charged.
+std::string describe_context(const json& device) {
+  const simulator::ContextCharge charge = context_of(device);
+  const std::size_t bytes = charge.costs.total();
+  if (bytes == 0) return "";
+  if (!charge.estimate) return format_bytes(bytes) + ", as given";
+  return fmt::format("{}: an estimate for {}{}; --context SIZE sets it", format_bytes(bytes),
+                     device.at("name").get<std::string>(), libraries_text(charge.costs));
+}
+
+std::string describe_limits(const json& device) {
+  const std::size_t bytes = number(device.at("limits"), "bytes");
+  return bytes == 0 ? "" : format_bytes(bytes) + ": stacks, heap or printf buffer that the program made larger";
+}
+
+std::string describe_graphs(const json& device) {
+  const json& graphs = device.at("graphs");
+  if (number(graphs, "bytes") == 0) return "";
+  const std::size_t count = number(graphs, "graphs");
+  return fmt::format("{}: an estimate, half to twice, for {} executable graph{} with {} kernels",
+                     format_bytes(number(graphs, "bytes")), with_commas(count), count == 1 ? "" : "s",
+                     with_commas(number(graphs, "kernel_nodes")));
+}
+
+// Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
+std::string describe_lack(const json& device) {
+  if (!device.contains("context_lack")) return "";
+  const json& lack = device.at("context_lack");
+  return fmt::format("no memory for {}, which takes {}, with {} free", lack.at("for").get<std::string>(),
+                     format_bytes(lack.at("bytes").get<std::size_t>()),
+                     format_bytes(lack.at("free_bytes").get<std::size_t>()));
+}
+
+// Returns "yes, with 7.40 GiB to spare, of which the context may take 311.00 MiB more"; if that is more than there is:
+// "probably: 100.00 MiB to spare, but the context may take 311.00 MiB more".
+std::string describe_spare(const json& device, std::size_t spare_bytes) {
+  const std::size_t more = spread_of(device).more_bytes;
+  const std::string spare = format_bytes(spare_bytes);
+  if (more == 0) return fmt::format("yes, with {} to spare", spare);
+  const std::string may_take = fmt::format("{} may take {} more", estimated_parts(device), format_bytes(more));
+  return spare_bytes >= more ? fmt::format("yes, with {} to spare, of which {}", spare, may_take)
+                             : fmt::format("probably: {} to spare, but {}", spare, may_take);
+}
+
+// Returns what NCCL took of a device at the peak; "" if it took nothing.
+std::string describe_nccl(const json& device) {
+  const std::size_t all = number(device.at("nccl"), "peak_used_bytes");
+  const std::size_t buffers = number(device.at("nccl"), "peak_buffer_bytes");
+  if (all == 0) return "";
+  if (buffers == 0) return format_bytes(all) + " of it, which the program asked NCCL for";
+  const std::string part = all == buffers ? "" : fmt::format("of which {} are ", format_bytes(buffers));
+  return fmt::format("{} of it, {}an estimate: half to twice", format_bytes(all), part);
+}
+
+// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request that failed, if that is
+// so; otherwise "".
+std::string describe_low_estimate(const json& device, const json& request) {
+  const std::size_t less = spread_of(device).less_bytes;
+  const std::size_t free = number(request, "free_bytes");
+  std::size_t bytes = round_up(number(request, "bytes"), kPhysicalUnit);
+  if (bytes <= free) bytes = std::max(bytes, kLargeSegment);  // at most: what PyTorch asks for, of which it is a part
+  if (bytes <= free || bytes > free + less) return "";
+  return fmt::format("but {} may take {} less, and then there is memory for this", estimated_parts(device),
+                     format_bytes(less));
+}
+
 // A section of the report on one process or device. It is for people: programs get the reports of the processes.
 Section section_of(std::string title) { return Section(std::move(title), 13); }
 
@@ -235,12 +321,12 @@ void add_reserved(Section& section, const json& torch) {
 }
 
 void add_driver_calls(Section& section, const json& device) {
-  std::string calls;
+  std::vector<std::string> calls;
   for (const auto& [name, count] : device.at("calls").items()) {
-    calls += fmt::format("{}{} {}", calls.empty() ? "" : ", ", with_commas(count.get<std::size_t>()), name);
+    calls.push_back(fmt::format("{} {}", with_commas(count.get<std::size_t>()), name));
   }
-  const double ms = device.at("driver_us").get<double>() / 1e3;
-  section.add_line("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", calls, ms));
+  section.add_line("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", fmt::join(calls, ", "),
+                                               device.at("driver_us").get<double>() / 1e3));
   section.add_line("peak at call", fmt::format("allocation {} of {}", number(device.at("peak"), "allocation"),
                                                number(device, "allocations")));
 }
@@ -363,20 +449,17 @@ void add_fits(Section& section, const ProcessReport& report, const json& device,
     return;
   }
   const std::size_t spare = number(device, "total_bytes") - peak;
-  add_verdict_line(section, (fits_surely(device, spare) ? "yes" : "probably") + describe_spare(device, spare),
-                   Mood::good);
+  add_verdict_line(section, describe_spare(device, spare), Mood::good);
   add_tightness(section, report, device, torch_of(report, device));
   add_fits_on(section, report, device, verbose);
 }
-
-void add_lack(Section& section, const std::string& lack) { add_verdict_line(section, "NO: " + lack, Mood::bad); }
 
 void add_verdict(Section& section, const Simulation& simulation, const ProcessReport& report, const json& device,
                  bool verbose) {
   const json* const torch = torch_of(report, device);
   const bool program_failed = !simulation.ending.is_good();
   if (const std::string lack = missing_kernels(report, device); !lack.empty()) {
-    add_lack(section, lack);
+    add_verdict_line(section, "NO: " + lack, Mood::bad);
     if (cards_of(report, device) != nullptr) add_fits_on(section, report, device, verbose);
     return;
   }
@@ -385,7 +468,7 @@ void add_verdict(Section& section, const Simulation& simulation, const ProcessRe
   const bool torch_ran_out = torch != nullptr && ran_out(device, torch);
   const std::string lack = torch_ran_out ? "" : describe_lack(device);
   const json& refused = lack.empty() ? refused_request(device, torch) : device.at("context_lack");
-  add_lack(section, lack.empty() ? refused_at_text(report, device, torch) : lack);
+  add_verdict_line(section, "NO: " + (lack.empty() ? refused_at_text(report, device, torch) : lack), Mood::bad);
   if (!program_failed)
     section.add_line("", fmt::format("this process ended with exit code {}; the program went on, and ended well",
                                      number(report.driver, "exit_status")));
@@ -464,18 +547,6 @@ void add_values(Section& section, const json& torch) {
     section.add_line("", "(code of torch.compile and Triton computes nothing: its results are unknown)");
 }
 
-// Why SIGSEGV ended a process, where its report knows.
-std::string host_access_text(const Simulation& simulation) {
-  std::string text;
-  for (const ProcessReport& report : simulation.processes) {
-    if (report.driver.is_null() || report.driver.at("host_access").is_null()) continue;
-    const json& access = report.driver.at("host_access");
-    text += fmt::format("the CPU accessed memory of device {}, at {:#x}: that ends a program on a GPU as well\n",
-                        number(access, "device"), number(access, "address"));
-  }
-  return text;
-}
-
 // The first line, where there is something to tell. Where memory ran out, that is the answer.
 void add_ending(Section& section, const Simulation& simulation) {
   const ProgramEnding& ending = simulation.ending;
@@ -487,8 +558,14 @@ void add_ending(Section& section, const Simulation& simulation) {
   section.add(Note{.text = fmt::format("{}the program ended with {}", answer, how_it_ended(ending)),
                    .is_wrapped = false,
                    .mood = Mood::bad});
-  if (std::string access = host_access_text(simulation); !access.empty())
-    section.add(Note{.text = access.substr(0, access.size() - 1), .is_wrapped = false});
+  for (const ProcessReport& report : simulation.processes) {  // why SIGSEGV ended it, where the report knows
+    if (report.driver.is_null() || report.driver.at("host_access").is_null()) continue;
+    const json& access = report.driver.at("host_access");
+    section.add(Note{.text = fmt::format("the CPU accessed memory of device {}, at {:#x}: that ends a program on a GPU "
+                                         "as well",
+                                         number(access, "device"), number(access, "address")),
+                     .is_wrapped = false});
+  }
 }
 
 // Names the cuDNN that planned the program's convolutions; nothing if none did. 91900 is 9.19.0.
@@ -507,10 +584,9 @@ void add_cudnn(Section& section, const json& driver) {
 
 // Names the libraries with unknown workspaces.
 void add_libraries(Section& section, const json& driver) {
-  std::string names;
-  for (const json& name : driver.at("unknown_workspaces"))
-    names += (names.empty() ? "" : ", ") + name.get<std::string>();
-  if (!names.empty()) section.add_line("libraries", fmt::format("workspaces of {} are not known and missing", names));
+  const auto names = driver.at("unknown_workspaces").get<std::vector<std::string>>();
+  if (names.empty()) return;
+  section.add_line("libraries", fmt::format("workspaces of {} are not known and missing", fmt::join(names, ", ")));
 }
 
 void add_process(Section& root, const ProcessReport& report, const Simulation& simulation,
