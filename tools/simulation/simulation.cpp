@@ -295,15 +295,6 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
   return traces;
 }
 
-// Returns the table for each trace.
-std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
-  std::vector<CardTable> tables;
-  tables.reserve(traces.size());
-  for (RecordedTrace& one : traces)
-    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
-  return tables;
-}
-
 // Returns the timeline of each device whose allocations are known. A trace tells no lines of the program.
 std::vector<Timelines> timelines_of(const ProcessReport& report, const fs::path& folder) {
   std::vector<Timelines> timelines;
@@ -323,7 +314,10 @@ void add_traces(Simulation& simulation, const SimulationOptions& options, const 
   for (ProcessReport& report : simulation.processes) {
     report.traces = recorded_traces(report, folder, simulation.ending.is_good(), /*failures=*/!options.is_one_of_many);
     if (options.keeps_timelines) report.timelines = timelines_of(report, folder);
-    if (!options.is_one_of_many) report.cards = card_tables(std::exchange(report.traces, {}));
+    if (options.is_one_of_many) continue;
+    for (RecordedTrace& one : report.traces)
+      report.cards.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
+    report.traces.clear();
   }
 }
 
@@ -342,46 +336,36 @@ std::string last_lines(const fs::path& path) {
 
 constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
 
-class Environment {
- public:
-  Environment() {
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      const std::size_t equals = text.find('=');
-      if (equals != std::string_view::npos) {
-        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
-      }
-    }
-  }
-  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
-  void erase_if(bool (*is_such)(std::string_view name)) {
-    std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
-  }
-  // Puts the value before the present one, with a colon between them.
-  void prepend(const std::string& name, const std::string& value) {
-    std::string& list = values_[name];
-    list.insert(0, list.empty() ? value : value + ":");
-  }
-  std::vector<std::string> entries() const {
-    std::vector<std::string> entries;
-    entries.reserve(values_.size());
-    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
-    return entries;
-  }
+using Environment = std::map<std::string, std::string>;  // values by name
 
- private:
-  std::map<std::string, std::string> values_;
-};
+Environment our_environment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string_view::npos) environment[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  return environment;
+}
+
+// Puts the value before the present one, with a colon between them.
+void prepend(std::string& list, const std::string& value) { list.insert(0, list.empty() ? value : value + ":"); }
+
+std::vector<std::string> entries_of(const Environment& environment) {
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : environment) entries.push_back(fmt::format("{}={}", name, value));
+  return entries;
+}
 
 // Sets a rank's variables as torchrun does, with all devices on one machine of the job.
 void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
-  environment.set("RANK", std::to_string(alone.rank));
-  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
-  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
-  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
-  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
-  environment.set("MASTER_ADDR", "127.0.0.1");
-  environment.set("MASTER_PORT", "29500");
+  environment["RANK"] = std::to_string(alone.rank);
+  environment["WORLD_SIZE"] = std::to_string(alone.world_size);
+  environment["LOCAL_RANK"] = std::to_string(alone.local_rank);
+  environment["LOCAL_WORLD_SIZE"] = std::to_string(std::min(devices, alone.world_size));
+  environment["GROUP_RANK"] = std::to_string(alone.rank / devices);
+  environment["MASTER_ADDR"] = "127.0.0.1";
+  environment["MASTER_PORT"] = "29500";
 }
 
 // Returns the user's settings, overridden by the options.
@@ -410,15 +394,15 @@ SimulationSettings settings_of_run(const SimulationOptions& options, const fs::p
 }
 
 Environment with_modules(const fs::path& simulator) {
-  Environment environment;
-  environment.prepend("PYTHONPATH", (simulator / "python").string());
+  Environment environment = our_environment();
+  prepend(environment["PYTHONPATH"], (simulator / "python").string());
   return environment;
 }
 
 Environment with_simulator(const fs::path& simulator) {
   Environment environment = with_modules(simulator);
-  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
-  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
+  prepend(environment["LD_PRELOAD"], (simulator / kSimulatorLibrary).string());
+  prepend(environment["LD_LIBRARY_PATH"], (simulator / "driver").string());
   return environment;
 }
 
@@ -427,12 +411,8 @@ Environment with_simulator(const fs::path& simulator) {
 fs::path find_simulator() {
   const auto named = environment("CACHALOT_SIMULATOR");
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  std::vector<fs::path> places;
-  if (named) {
-    places = {*named};
-  } else {
-    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
-  }
+  std::vector<fs::path> places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
+  if (named) places = {*named};
   for (const fs::path& place : places) {
     if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
   }
@@ -446,10 +426,10 @@ fs::path find_simulator() {
 std::vector<std::string> environment_of_run(const SimulationOptions& options, const fs::path& simulator,
                                             const fs::path& reports) {
   Environment environment = with_simulator(simulator);
-  environment.erase_if(SimulationSettings::is_variable);
-  environment.set("CACHALOT_SIM", settings_of_run(options, reports).text());
+  std::erase_if(environment, [](const auto& variable) { return SimulationSettings::is_variable(variable.first); });
+  environment["CACHALOT_SIM"] = settings_of_run(options, reports).text();
   if (options.rank) describe_rank(environment, *options.rank, options.devices);
-  return environment.entries();
+  return entries_of(environment);
 }
 
 }  // namespace
@@ -554,9 +534,9 @@ Simulation simulate(const SimulationOptions& options) {
   return simulation;
 }
 
-std::vector<std::string> environment_of_helper() { return with_modules(find_simulator()).entries(); }
+std::vector<std::string> environment_of_helper() { return entries_of(with_modules(find_simulator())); }
 
-std::vector<std::string> environment_of_fork_server() { return with_simulator(find_simulator()).entries(); }
+std::vector<std::string> environment_of_fork_server() { return entries_of(with_simulator(find_simulator())); }
 
 std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others) {
   std::vector<Card> cards;
