@@ -221,15 +221,11 @@ class HelpCommand : public Command {
   }
 
   int run(const Styles& styles) override {
-    if (command_.empty()) {
-      if (!json_) print(help_text(declarations_, styles.out));
-      for (const DeclaredCommand& each : declarations_.commands) {
-        if (json_) print(tools::text_of(json_of(each)) + "\n");
-      }
-      return 0;
+    const DeclaredCommand* const found = command_.empty() ? nullptr : &declarations_.find(command_);
+    if (!json_) print(found == nullptr ? help_text(declarations_, styles.out) : help_text(*found, styles.out));
+    for (const DeclaredCommand& each : declarations_.commands) {
+      if (json_ && (found == nullptr || found == &each)) print(tools::text_of(json_of(each)) + "\n");
     }
-    const DeclaredCommand& found = declarations_.find(command_);
-    print(json_ ? tools::text_of(json_of(found)) + "\n" : help_text(found, styles.out));
     return 0;
   }
 
@@ -256,13 +252,8 @@ std::string roff(std::string_view text) {
   for (const char c : text) {
     const bool at_start = result.empty() || result.back() == '\n';
     if (at_start && (c == '.' || c == '\'')) result += "\\&";
-    if (c == '-') {
-      result += "\\-";
-    } else if (c == '\\') {
-      result += "\\e";
-    } else {
-      result += c;
-    }
+    if (c == '-' || c == '\\') result += '\\';
+    result += c == '\\' ? 'e' : c;
   }
   return result;
 }
@@ -297,25 +288,13 @@ std::string roff_command(const DeclaredCommand& command) {
   return result;
 }
 
-struct Variable {
-  std::string_view name;
-  std::string_view meaning;
-};
-
-constexpr Variable kVariables[] = {
+constexpr std::pair<std::string_view, std::string_view> kVariables[] = {
+    // and what they mean
     {"CACHALOT_CONF", "The allocator's options for replay and run, where --config is not given."},
     {"CACHALOT_PYTHON", "The Python that simulate and run give scripts to."},
     {"CACHALOT_SIMULATOR", "The folder with the simulated CUDA runtime, where it is not beside the command."},
     {"NO_COLOR", "Not empty: no colours, unless --color always is given."},
 };
-
-std::string roff_variables() {
-  std::string result;
-  for (const Variable& variable : kVariables) {
-    result += fmt::format(".TP\n.B {}\n{}\n", variable.name, roff(variable.meaning));
-  }
-  return result;
-}
 
 std::string man_page(const Declarations& declarations) {
   std::string page =
@@ -326,7 +305,8 @@ std::string man_page(const Declarations& declarations) {
   page += ".SH OPTIONS\n" + roff_options(declarations.root);
   page += ".SH COMMANDS\n";
   for (const DeclaredCommand& command : declarations.commands) page += roff_command(command);
-  page += ".SH ENVIRONMENT\n" + roff_variables();
+  page += ".SH ENVIRONMENT\n";
+  for (const auto& [name, meaning] : kVariables) page += fmt::format(".TP\n.B {}\n{}\n", name, roff(meaning));
   page +=
       ".SH EXIT STATUS\n0 after success, 2 after an error, which one line on standard error tells. simulate and run "
       "end with the exit code of their program.\n";

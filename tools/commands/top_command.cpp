@@ -397,25 +397,14 @@ class Top {
 
   bool heed_keys() {
     while (const std::optional<char> key = screen_ ? screen_->key() : std::nullopt) {
-      switch (*key) {
-        case 'q':
-          return false;
-        case 'p':
-          view_.shows_pools = !view_.shows_pools;
-          break;
-        case 't':
-          view_.shows_tags = !view_.shows_tags;
-          break;
-        case 'd':
-          view_.shows_gpus = !view_.shows_gpus;
-          break;
-        case 's':
-          view_.order = next_of(view_.order);
-          break;
-        default:
-          continue;
-      }
-      show();
+      bool TopView::*const shown = *key == 'p'   ? &TopView::shows_pools
+                                   : *key == 't' ? &TopView::shows_tags
+                                   : *key == 'd' ? &TopView::shows_gpus
+                                                 : nullptr;
+      if (*key == 'q') return false;
+      if (*key == 's') view_.order = next_of(view_.order);
+      if (shown != nullptr) view_.*shown = !(view_.*shown);
+      if (*key == 's' || shown != nullptr) show();
     }
     return true;
   }
