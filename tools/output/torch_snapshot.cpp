@@ -200,10 +200,13 @@ class TorchSnapshotWriter {
   void write(const std::vector<const DeviceHistory*>& devices) {
     pickle_.begin_dict();
     write_devices(devices);
-    write_settings();
+    put_dict("allocator_settings", [&] { put_text("PYTORCH_CUDA_ALLOC_CONF", history_.settings); });
     write_stages();
     if (!history_.host.empty()) write_host();
-    if (!history_.facts.empty()) write_facts();
+    if (!history_.facts.empty()) {  // cachalot's own part, which PyTorch's tools skip
+      put_dict("cachalot",
+               [&] { put_dicts("facts", history_.facts, [&](const DeviceFacts& facts) { write_facts(facts); }); });
+    }
     pickle_.end_dict();
     pickle_.finish();
   }
@@ -223,10 +226,29 @@ class TorchSnapshotWriter {
     pickle_.key(key);
     pickle_.add_pair(history_.pools[pool].first, history_.pools[pool].second);
   }
-  template <typename Items, typename Write>
-  void put_list(std::string_view key, const Items& items, Write write_item) {
+  // `write` writes the keys of a dict, or the items of a list.
+  template <typename Write>
+  void put_dict(std::string_view key, Write write) {
     pickle_.key(key);
-    write_list(items, write_item);
+    pickle_.begin_dict();
+    write();
+    pickle_.end_dict();
+  }
+  template <typename Write>
+  void put_list(std::string_view key, Write write) {
+    pickle_.key(key);
+    pickle_.begin_list();
+    write();
+    pickle_.end_list();
+  }
+  template <typename Items, typename Write>
+  void put_dicts(std::string_view key, const Items& items, Write write_keys) {
+    pickle_.key(key);
+    write_list(items, [&](const auto& item) {
+      pickle_.begin_dict();
+      write_keys(item);
+      pickle_.end_dict();
+    });
   }
   template <typename Items, typename Write>
   void write_list(const Items& items, Write write_item) {
@@ -291,39 +313,35 @@ class TorchSnapshotWriter {
   // ---- segments and events
 
   void write_devices(const std::vector<const DeviceHistory*>& devices) {
-    pickle_.key("segments");
-    pickle_.begin_list();
-    for (const DeviceHistory* device : devices) {
-      for (const HistorySegment& segment : device->segments) write_segment(*device, segment, device->device);
-      for (const HistorySegment& segment : device->asleep) write_segment(*device, segment, device->device, true);
-    }
-    pickle_.end_list();
-    pickle_.key("device_traces");
-    pickle_.begin_list();
-    int next = 0;  // the place in the list is the device's number
-    for (const DeviceHistory* device : devices) {
-      const auto write = [&](const HistoryEvent& event) { write_event(event); };
-      for (; next < device->device; ++next) write_list(std::vector<HistoryEvent>(), write);
-      write_list(device->events, write);
-      ++next;
-    }
-    pickle_.end_list();
+    put_list("segments", [&] {
+      for (const DeviceHistory* device : devices) {
+        for (const HistorySegment& segment : device->segments) write_segment(*device, segment, device->device);
+        for (const HistorySegment& segment : device->asleep) write_segment(*device, segment, device->device, true);
+      }
+    });
+    put_list("device_traces", [&] {
+      int next = 0;  // the place in the list is the device's number
+      for (const DeviceHistory* device : devices) {
+        const auto write = [&](const HistoryEvent& event) { write_event(event); };
+        for (; next < device->device; ++next) write_list(std::vector<HistoryEvent>(), write);
+        write_list(device->events, write);
+        ++next;
+      }
+    });
   }
 
   // Pinned memory has the device -1, and its events are one list.
   void write_host() {
-    pickle_.key("host_segments");
-    pickle_.begin_list();
-    for (const DeviceHistory& host : history_.host) {
-      for (const HistorySegment& segment : host.segments) write_segment(host, segment, -1);
-    }
-    pickle_.end_list();
-    pickle_.key("host_traces");
-    pickle_.begin_list();
-    for (const DeviceHistory& host : history_.host) {
-      for (const HistoryEvent& event : host.events) write_event(event);
-    }
-    pickle_.end_list();
+    put_list("host_segments", [&] {
+      for (const DeviceHistory& host : history_.host) {
+        for (const HistorySegment& segment : host.segments) write_segment(host, segment, -1);
+      }
+    });
+    put_list("host_traces", [&] {
+      for (const DeviceHistory& host : history_.host) {
+        for (const HistoryEvent& event : host.events) write_event(event);
+      }
+    });
   }
 
   void write_segment(const DeviceHistory& device, const HistorySegment& segment, int number, bool is_asleep = false) {
@@ -349,12 +367,11 @@ class TorchSnapshotWriter {
     put("is_expandable", segment.is_expandable);
     if (is_asleep) put("asleep_size", segment.bytes);
     put_stack("frames", segment.stack);
-    put_list("blocks", device.blocks_of(segment), [&](const HistoryBlock& block) { write_block(block); });
+    put_dicts("blocks", device.blocks_of(segment), [&](const HistoryBlock& block) { write_block(block); });
     pickle_.end_dict();
   }
 
   void write_block(const HistoryBlock& block) {
-    pickle_.begin_dict();
     put("address", block.address);
     put("size", block.bytes);
     put("requested_size", block.requested_bytes);
@@ -365,7 +382,6 @@ class TorchSnapshotWriter {
     if (block.owner != 0) put_text("owner", text(block.owner));
     if (block.owner_kind != 0) put_text("owner_kind", text(block.owner_kind));
     put_rest(block.stack, details);
-    pickle_.end_dict();
   }
 
   void write_event(const HistoryEvent& event) {
@@ -394,37 +410,19 @@ class TorchSnapshotWriter {
 
   // ---- the rest
 
-  void write_settings() {
-    pickle_.key("allocator_settings");
-    pickle_.begin_dict();
-    put_text("PYTORCH_CUDA_ALLOC_CONF", history_.settings);
-    pickle_.end_dict();
-  }
-
   void write_stages() {
-    put_list("external_annotations", history_.stages, [&](const StageMark& mark) {
-      pickle_.begin_dict();
+    put_dicts("external_annotations", history_.stages, [&](const StageMark& mark) {
       put("device", static_cast<std::int64_t>(mark.device));
       put_text("name", text(mark.name));
       put_text("stage", mark.begins ? "START" : "END");
       put("time_us", mark.time_us);
-      pickle_.end_dict();
     });
   }
 
-  // Writes cachalot's own part, which PyTorch's tools skip.
-  void write_facts() {
-    pickle_.key("cachalot");
-    pickle_.begin_dict();
-    put_list("facts", history_.facts, [&](const DeviceFacts& facts) { write_facts_of(facts); });
-    pickle_.end_dict();
-  }
-
-  void write_facts_of(const DeviceFacts& facts) {
+  void write_facts(const DeviceFacts& facts) {
     const auto put_known = [&](std::string_view key, const std::optional<std::uint64_t>& bytes) {
       if (bytes) put(key, *bytes);
     };
-    pickle_.begin_dict();
     put("device", static_cast<std::int64_t>(facts.device));
     put_text("name", facts.name);
     put_known("total_bytes", facts.total_bytes);
@@ -433,40 +431,30 @@ class TorchSnapshotWriter {
     put_known("nccl_bytes", facts.nccl_bytes);
     put_known("context_bytes", facts.context_bytes);
     put_known("process_bytes", facts.process_bytes);
-    put_list("processes", facts.other_processes, [&](const DeviceFacts::Process& process) {
-      pickle_.begin_dict();
+    put_dicts("processes", facts.other_processes, [&](const DeviceFacts::Process& process) {
       put("pid", process.id);
       put("bytes", process.bytes);
       put_text("name", process.name);
-      pickle_.end_dict();
     });
-    if (facts.failing) write_failing(*facts.failing);
-    pickle_.end_dict();
+    if (facts.failing) put_dict("failing", [&] { write_failing(*facts.failing); });
   }
 
   void write_failing(const DeviceFacts::Failing& failing) {
-    pickle_.key("failing");
-    pickle_.begin_dict();
     put_text("who", failing.who);
     put("segment_bytes", failing.segment_bytes);
     put("has_pages", failing.has_pages);
     put("is_refused", failing.is_refused);
     put("has_nccl", failing.has_nccl);
     put("knows_owners", failing.knows_owners);
-    put_list("tags", failing.tags, [&](const DeviceFacts::Tag& tag) {
-      pickle_.begin_dict();
+    put_dicts("tags", failing.tags, [&](const DeviceFacts::Tag& tag) {
       pickle_.key("pool_id");
       pickle_.add_pair(tag.pool.first, tag.pool.second);
       put_text("name", tag.name);
-      pickle_.end_dict();
     });
-    put_list("libraries", failing.libraries, [&](const DeviceFacts::Library& library) {
-      pickle_.begin_dict();
+    put_dicts("libraries", failing.libraries, [&](const DeviceFacts::Library& library) {
       put_text("name", library.name);
       put("bytes", library.bytes);
-      pickle_.end_dict();
     });
-    pickle_.end_dict();
   }
 
   const History& history_;
