@@ -219,26 +219,6 @@ void Table::show_first(std::size_t most, std::string_view more) {
 Section::Section(std::string title_of_people, std::size_t width_of_labels)
     : title(std::move(title_of_people)), label_width(width_of_labels) {}
 
-Section& Section::add(Figure figure) {
-  parts.push_back({std::move(figure)});
-  return *this;
-}
-
-Section& Section::add(Table table) {
-  parts.push_back({std::move(table)});
-  return *this;
-}
-
-Section& Section::add(Note note) {
-  parts.push_back({std::move(note)});
-  return *this;
-}
-
-Section& Section::add(Section section) {
-  parts.push_back({std::move(section)});
-  return *this;
-}
-
 Section& Section::add_bytes(std::string name, std::string label, std::uint64_t bytes, std::string_view more) {
   return add(Figure{.key = std::move(name),
                     .label = std::move(label),

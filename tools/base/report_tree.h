@@ -136,10 +136,12 @@ struct Section {
 
   explicit Section(std::string title_of_people = "", std::size_t width_of_labels = 24);
 
-  Section& add(Figure figure);
-  Section& add(Table table);
-  Section& add(Note note);
-  Section& add(Section section);
+  // A part is a Figure, a Table, a Note or a Section.
+  template <typename Part>
+  Section& add(Part part) {
+    parts.push_back({std::move(part)});
+    return *this;
+  }
 
   // Adds a figure of bytes, under `name` in JSON, that people read with `more` behind it.
   Section& add_bytes(std::string name, std::string label, std::uint64_t bytes, std::string_view more = "");
