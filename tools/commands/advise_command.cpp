@@ -67,14 +67,6 @@ struct AdviceRequest {
   AdviceOptions options;
 };
 
-// The workers of a Dask scheduler.
-struct AdviceCluster {
-  std::string python;  // an interpreter with the package distributed
-  std::string scheduler;
-  bool sends_files = false;          // otherwise workers open the same paths
-  std::vector<std::string> words{};  // the options of `cachalot advise`
-};
-
 constexpr const char* kUsualGpu = "h100";  // as `cachalot simulate` has it
 
 // Returns the charge for a program that uses PyTorch with cuBLAS, unless the user or the file says more.
@@ -175,30 +167,6 @@ std::vector<Advice> advise_files(const std::vector<std::string>& files, const Ad
     part.options.progress = [&](double done) { request.options.progress((static_cast<double>(i) + done) / all); };
     advise_file(files[i], part, advices);
   }
-  return advices;
-}
-
-// Returns the advice as advise_files does, on the workers of a cluster: each file is a task of `cachalot advise
-// --json`. Only host times differ. `progress` is called by one thread at a time.
-std::vector<Advice> advise_on_cluster(const std::vector<std::string>& files, const AdviceCluster& cluster,
-                                      const std::function<void(double done)>& progress) {
-  Cluster workers(cluster.python, cluster.scheduler);
-  std::vector<std::vector<Advice>> of_files(files.size());
-  std::mutex mutex;
-  std::size_t done = 0;
-  const int waiting = std::min(2 * workers.places(), 512);  // so that no worker waits for the next file
-  run_in_parallel(files.size(), waiting, [&](std::size_t i) {
-    try {
-      if (cluster.sends_files) InputFile(files[i], "history");  // a file that cannot be opened gives the usual message
-      of_files[i] = advices_of_lines(workers.advise(cluster.words, files[i], cluster.sends_files), files[i]);
-    } catch (const std::exception& error) {
-      of_files[i] = {failure(files[i], error)};
-    }
-    const std::lock_guard lock(mutex);
-    progress(static_cast<double>(++done) / static_cast<double>(files.size()));
-  });
-  std::vector<Advice> advices;
-  for (std::vector<Advice>& of_file : of_files) std::ranges::move(of_file, std::back_inserter(advices));
   return advices;
 }
 
@@ -316,7 +284,7 @@ class AdviseCommand : public Command {
   std::vector<Advice> advices_with_bar() const {
     ProgressBar bar("advise");
     const auto progress = [&](double done) { bar.show(done); };
-    if (!scheduler_.empty()) return advise_on_cluster(files_, cluster(), progress);
+    if (!scheduler_.empty()) return advise_on_cluster(progress);
     const AdviceRequest request{.cards = [&](const auto&... context) { return cards_of(cards_, context...); },
                                 .plays_on_first_card = cards_.are_given(),
                                 .context = run_.simulation.context,
@@ -332,18 +300,41 @@ class AdviseCommand : public Command {
     return advise_program(std::move(simulation), request);
   }
 
-  AdviceCluster cluster() const {
-    AdviceCluster cluster{.python = python_interpreter(), .scheduler = scheduler_, .sends_files = send_files_};
-    const auto add = [&](const char* name, const auto& value) {
-      cluster.words.push_back(fmt::format("--{}={}", name, value));
-    };
+  // Returns the advice as advise_files does, on the workers of a cluster: each file is a task of `cachalot advise
+  // --json`. Only host times differ. `progress` is called by one thread at a time.
+  std::vector<Advice> advise_on_cluster(const std::function<void(double done)>& progress) const {
+    Cluster workers(python_interpreter(), scheduler_);
+    const std::vector<std::string> words = words_for_workers();
+    std::vector<std::vector<Advice>> of_files(files_.size());
+    std::mutex mutex;
+    std::size_t done = 0;
+    const int waiting = std::min(2 * workers.places(), 512);  // so that no worker waits for the next file
+    run_in_parallel(files_.size(), waiting, [&](std::size_t i) {
+      try {
+        if (send_files_) InputFile(files_[i], "history");  // a file that cannot be opened gives the usual message
+        of_files[i] = advices_of_lines(workers.advise(words, files_[i], send_files_), files_[i]);
+      } catch (const std::exception& error) {
+        of_files[i] = {failure(files_[i], error)};
+      }
+      const std::lock_guard lock(mutex);
+      progress(static_cast<double>(++done) / static_cast<double>(files_.size()));
+    });
+    std::vector<Advice> advices;
+    for (std::vector<Advice>& of_file : of_files) std::ranges::move(of_file, std::back_inserter(advices));
+    return advices;
+  }
+
+  // The options of `cachalot advise` on a worker.
+  std::vector<std::string> words_for_workers() const {
+    std::vector<std::string> words;
+    const auto add = [&](const char* name, const auto& value) { words.push_back(fmt::format("--{}={}", name, value)); };
     for (const std::string& gpu : cards_.gpus) add("gpu", gpu);
     for (const std::string& size : cards_.memory) add("memory", size);
     if (run_.simulation.context) add("context", *run_.simulation.context);
-    if (sweep_) cluster.words.emplace_back("--sweep");
+    if (sweep_) words.emplace_back("--sweep");
     if (top_) add("top", *top_);
-    if (no_times_) cluster.words.emplace_back("--no-times");
-    return cluster;
+    if (no_times_) words.emplace_back("--no-times");
+    return words;
   }
 
   std::optional<std::size_t> top() const {

@@ -42,26 +42,24 @@ bool say_the_same(CardRows one, CardRows other) {
              one, other, [](const FitRow& a, const FitRow& b) { return a.fixed == b.fixed && a.largest == b.largest; });
 }
 
-// Cards that are one line of the table, or as many lines as there are combinations.
-struct Group {
-  std::vector<CardRows> cards;
+using Group =
+    std::vector<CardRows>;  // of cards that are one line of the table, or as many lines as there are combinations
 
-  std::string text() const {
-    const std::string& first = cards.front().front().card.key;
-    if (cards.size() == 1) return first;
-    if (cards.size() == 2) return fmt::format("{}, {}", first, cards.back().front().card.key);
-    return fmt::format("{} and {} more", first, cards.size() - 1);
-  }
-};
+std::string name_of(const Group& group) {
+  const std::string& first = group.front().front().card.key;
+  if (group.size() == 1) return first;
+  if (group.size() == 2) return fmt::format("{}, {}", first, group.back().front().card.key);
+  return fmt::format("{} and {} more", first, group.size() - 1);
+}
 
 std::vector<Group> groups_of(const FitReport& report, bool verbose) {
   std::vector<Group> groups;
   for (const CardRows& card : by_card(report)) {
-    const auto same = std::ranges::find_if(groups, [&](const Group& g) { return say_the_same(g.cards.front(), card); });
+    const auto same = std::ranges::find_if(groups, [&](const Group& g) { return say_the_same(g.front(), card); });
     if (verbose || same == groups.end()) {
-      groups.push_back({{card}});
+      groups.push_back({card});
     } else {
-      same->cards.push_back(card);
+      same->push_back(card);
     }
   }
   return groups;
@@ -85,9 +83,9 @@ Table fit_table(const FitReport& report, bool verbose) {
   for (const Policy::Heap heap : kHeaps)
     table.columns.push_back({.title = std::string(name_of(heap)), .unit = Unit::count});
   for (const Group& group : groups_of(report, verbose)) {
-    std::string name = group.text();
-    Json memory = group.cards.front().front().card.memory_bytes;
-    for (const FitRow& row : group.cards.front()) {
+    std::string name = name_of(group);
+    Json memory = group.front().front().card.memory_bytes;
+    for (const FitRow& row : group.front()) {
       std::vector<Cell> cells = {std::exchange(name, ""), std::exchange(memory, nullptr)};
       for (const std::int64_t value : row.fixed) cells.emplace_back(value, std::to_string(value));
       for (const auto& largest : row.largest) cells.emplace_back(or_null(largest), largest_text(largest, last));

@@ -19,13 +19,7 @@ bool policies_differ(const Row& row) {
   return std::ranges::any_of(row.fits, [&](bool fits) { return fits != row.fits.front(); });
 }
 
-// Rows that are one line of the report: all of the same answers.
-struct Group {
-  std::vector<const Row*> rows;
-
-  const Row& first() const { return *rows.front(); }
-  const Row& last() const { return *rows.back(); }
-};
+using Group = std::vector<const Row*>;  // that are one line of the report: all of the same answers
 
 bool are_one_line(const Row& row, const Row& next, const Card& run) {
   if (row.fits != next.fits || row.is_unsure != next.is_unsure || row.card == run || next.card == run) return false;
@@ -35,16 +29,16 @@ bool are_one_line(const Row& row, const Row& next, const Card& run) {
 std::vector<Group> groups_of(const CardTable& table, bool verbose) {
   std::vector<Group> groups;
   for (const Row& row : table.rows) {
-    const bool joins = !verbose && !groups.empty() && are_one_line(groups.back().last(), row, table.run.card);
+    const bool joins = !verbose && !groups.empty() && are_one_line(*groups.back().back(), row, table.run.card);
     if (!joins) groups.emplace_back();
-    groups.back().rows.push_back(&row);
+    groups.back().push_back(&row);
   }
   return groups;
 }
 
 std::vector<Card> cards_of(const Group& group) {
   std::vector<Card> cards;
-  for (const Row* row : group.rows) cards.push_back(row->card);
+  for (const Row* row : group) cards.push_back(row->card);
   return cards;
 }
 
@@ -156,8 +150,8 @@ void add_to(Section& section, const CardTable& cards, bool verbose) {
   table.columns.push_back({.title = " "});
   for (const Group& group : groups_of(cards, verbose)) {
     std::vector<Cell> row = {text_of_cards(cards_of(group)), memory_text_of(cards_of(group))};
-    for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(group.first(), heap));
-    row.emplace_back(group.first().card == cards.run.card ? "this run" : "");
+    for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(*group.front(), heap));
+    row.emplace_back(group.front()->card == cards.run.card ? "this run" : "");
     table.rows.push_back(std::move(row));
   }
   if (cards.run.ran_out) section.add_line("", "Up to the request that failed, with it; what comes later is not known:");

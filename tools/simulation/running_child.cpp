@@ -57,7 +57,8 @@ bool is_running(pid_t process) {
   return state != 'X' && state != 'Z';
 }
 
-std::map<pid_t, pid_t> parents() {
+// The process itself among them.
+std::vector<pid_t> descendants_of(pid_t ancestor) {
   std::map<pid_t, pid_t> parents;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
@@ -66,17 +67,11 @@ std::map<pid_t, pid_t> parents() {
     const pid_t process = std::stoi(name);
     parents[process] = state_of(process).parent;
   }
-  return parents;
-}
-
-// The process itself among them.
-std::vector<pid_t> descendants_of(pid_t ancestor) {
-  const std::map<pid_t, pid_t> all = parents();
   std::vector<pid_t> descendants;
-  for (const auto& [process, parent] : all) {
-    auto line = all.find(process);
-    while (line != all.end() && line->first != ancestor) line = all.find(line->second);
-    if (line != all.end()) descendants.push_back(process);
+  for (const auto& [process, parent] : parents) {
+    auto line = parents.find(process);
+    while (line != parents.end() && line->first != ancestor) line = parents.find(line->second);
+    if (line != parents.end()) descendants.push_back(process);
   }
   return descendants;
 }
