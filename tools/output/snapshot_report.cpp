@@ -83,15 +83,6 @@ struct SiteFigures {
 
 using PoolKey = std::tuple<PoolId, PoolKind, std::uint64_t>;  // the last is the stream
 
-struct DeviceFigures {
-  Figures all;
-  std::map<PoolKey, Figures> pools;
-  std::vector<SiteFigures> sites;  // the largest first
-  std::optional<Moment> peak;      // of allocated bytes; nullopt without a history
-  std::size_t history_entries = 0;
-  double history_seconds = 0;
-};
-
 // The place of a live block; one without a call stack has no name.
 SiteFigures site_of(const History& history, Sites& sites, StackId stack) {
   if (stack == 0) return {};
@@ -100,6 +91,7 @@ SiteFigures site_of(const History& history, Sites& sites, StackId stack) {
   return {.place = {history.texts[frame.file], frame.line, history.texts[frame.function]}, .name = sites.text_of(id)};
 }
 
+// The largest first.
 std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const DeviceHistory& device) {
   std::map<std::string, SiteFigures> by_name;
   for (const HistoryBlock& block : device.blocks) {
@@ -116,55 +108,27 @@ std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const De
   return largest_first;
 }
 
-DeviceFigures figures_of(const Timeline& timeline, Sites& sites) {
-  const History& history = timeline.history();
-  const DeviceHistory& device = timeline.device();
-  DeviceFigures figures;
-  for (const HistorySegment& segment : device.segments) {
-    const auto blocks = device.blocks_of(segment);
-    figures.all.add(segment, blocks);
-    const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
-    figures.pools[{history.pools[segment.pool], kind, history.streams[segment.stream]}].add(segment, blocks);
-  }
-  figures.sites = sites_of(history, sites, device);
-  if (!device.events.empty()) figures.peak = timeline.moment(MomentKind::allocated_peak);
-  figures.history_entries = device.events.size();
-  if (!device.events.empty()) {
-    figures.history_seconds =
-        (static_cast<double>(device.events.back().time_us) - static_cast<double>(device.events.front().time_us)) / 1e6;
-  }
-  return figures;
-}
-
-// By the number of the device.
-std::map<int, DeviceFigures> figures_of(const Timelines& timelines) {
-  std::map<int, DeviceFigures> devices;
-  Sites sites(timelines.history());
-  for (const Timeline& timeline : timelines.devices()) devices[timeline.device().device] = figures_of(timeline, sites);
-  return devices;
-}
-
 std::string name_text(const SiteFigures& site) {
   return site.name.empty() ? "(no call stack was recorded)" : printable(site.name);
 }
 
 // Adds the peak, for which memory must suffice; the other figures are of the end.
-void add_peak(Section& section, const DeviceFigures& device) {
-  if (!device.peak) {
+void add_peak(Section& section, const std::optional<Moment>& moment, std::size_t events) {
+  if (!moment) {
     section.add_value("peak", nullptr);
     return;
   }
-  const Held& held = device.peak->held;
+  const Held& held = moment->held;
   const std::uint64_t cached = held.reserved - std::min(held.reserved, held.allocated);
   const std::string reserved =
       held.reserved == 0 ? ""
                          : fmt::format(" of {} reserved, {} cached", format_bytes(held.reserved),
                                        percent_text(static_cast<double>(cached) / static_cast<double>(held.reserved)));
   Section peak = object_of("peak");
-  peak.add_value("event", device.peak->event).add_value("reserved_bytes", held.reserved);
-  peak.add_bytes("allocated_bytes", "peak", held.allocated,
-                 fmt::format(" allocated{}, at event {} of {}", reserved, with_commas(device.peak->event),
-                             with_commas(device.history_entries)));
+  peak.add_value("event", moment->event).add_value("reserved_bytes", held.reserved);
+  peak.add_bytes(
+      "allocated_bytes", "peak", held.allocated,
+      fmt::format(" allocated{}, at event {} of {}", reserved, with_commas(moment->event), with_commas(events)));
   peak.add_line("", "`cachalot explain` says what held it, and what helps");
   section.add(std::move(peak)).add(Note{.text = "  at the end", .is_wrapped = false});
 }
@@ -174,16 +138,19 @@ std::string pool_name(PoolId id, PoolKind kind) {
   return id == PoolId{} ? size : fmt::format("{} of pool ({}, {})", size, id.first, id.second);
 }
 
-std::string history_text(const DeviceFigures& device) {
-  if (device.history_entries == 0) return "none";
-  std::string events = format_count(device.history_entries, "event");
-  if (device.history_seconds <= 0) return events;  // old snapshots have no times
-  return events + fmt::format(" over {:.3f} s", device.history_seconds);
+// Old snapshots have no times.
+void add_history(Section& section, const std::vector<HistoryEvent>& events) {
+  const double seconds =
+      events.empty() ? 0
+                     : (static_cast<double>(events.back().time_us) - static_cast<double>(events.front().time_us)) / 1e6;
+  section.add_value("history_entries", events.size()).add_value("history_seconds", seconds);
+  section.add_line("history", events.empty() ? "none"
+                              : seconds <= 0
+                                  ? format_count(events.size(), "event")
+                                  : fmt::format("{} over {:.3f} s", format_count(events.size(), "event"), seconds));
 }
 
-void add_figures(Section& section, const DeviceFigures& device) {
-  const Figures& all = device.all;
-  add_peak(section, device);
+void add_figures(Section& section, const Figures& all, bool has_history) {
   section.add_value("segments", all.segments).add_value("pending_free_bytes", all.pending);
   section.add_value("live_blocks", all.live_blocks).add_value("free_blocks", all.free_blocks);
   section.add_value("largest_free_bytes", all.largest_free);
@@ -202,12 +169,10 @@ void add_figures(Section& section, const DeviceFigures& device) {
   section.add(Figure{.key = "external_fragmentation",
                      .label = "external fragmentation",
                      .cell = {all.external(), fmt::format("{:.2f} % of the free memory{}", 100 * all.external(),
-                                                          device.peak ? ", at the end" : "")}});
-  section.add_value("history_entries", device.history_entries);
-  section.add_value("history_seconds", device.history_seconds).add_line("history", history_text(device));
+                                                          has_history ? ", at the end" : "")}});
 }
 
-Table pools_table(const DeviceFigures& device) {
+Table pools_table(const std::map<PoolKey, Figures>& pools) {
   const auto bytes = [](const char* key, const char* title) {
     return Column{.key = key, .title = title, .unit = Unit::bytes, .width = 12};
   };
@@ -230,7 +195,7 @@ Table pools_table(const DeviceFigures& device) {
                           hidden_column("internal_fragmentation"),
                           hidden_column("external_fragmentation")},
               .is_apart = true};
-  for (const auto& [key, one] : device.pools) {
+  for (const auto& [key, one] : pools) {
     const auto& [id, kind, stream] = key;
     table.rows.push_back({pool_name(id, kind),
                           {stream, fmt::format("{:#x}", stream)},
@@ -252,7 +217,7 @@ Table pools_table(const DeviceFigures& device) {
   return table;
 }
 
-Table sites_table(const DeviceFigures& device, std::size_t top) {
+Table sites_table(const std::vector<SiteFigures>& sites, std::size_t top) {
   Table table{
       .key = "sites",
       .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
@@ -263,7 +228,7 @@ Table sites_table(const DeviceFigures& device, std::size_t top) {
                   {.title = "lines of the program, by the live memory that they allocated", .views = kTextAlone}},
       .is_apart = true,
       .views = kNotOnPage};  // the page has lines at each moment
-  for (const SiteFigures& site : device.sites)
+  for (const SiteFigures& site : sites)
     table.rows.push_back({site.bytes,
                           site.blocks,
                           std::string(site.place.file),
@@ -274,11 +239,35 @@ Table sites_table(const DeviceFigures& device, std::size_t top) {
   return table;
 }
 
+Section section_of(const Timeline& timeline, Sites& sites, std::size_t top) {
+  const History& history = timeline.history();
+  const DeviceHistory& device = timeline.device();
+  Figures all;
+  std::map<PoolKey, Figures> pools;
+  for (const HistorySegment& segment : device.segments) {
+    const auto blocks = device.blocks_of(segment);
+    const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
+    all.add(segment, blocks);
+    pools[{history.pools[segment.pool], kind, history.streams[segment.stream]}].add(segment, blocks);
+  }
+  const std::vector<SiteFigures> lines = sites_of(history, sites, device);
+  Section section;
+  section.add_value("device", device.device);
+  std::optional<Moment> peak;
+  if (!device.events.empty()) peak = timeline.moment(MomentKind::allocated_peak);
+  add_peak(section, peak, device.events.size());
+  add_figures(section, all, peak.has_value());
+  add_history(section, device.events);
+  section.add_value("site_count", lines.size());
+  return section.add(pools_table(pools)).add(sites_table(lines, top));
+}
+
 }  // namespace
 
 Section report_of(const Timelines& timelines, std::size_t top) {
   const History& history = timelines.history();
-  const std::map<int, DeviceFigures> devices = figures_of(timelines);
+  const std::span<const Timeline> devices = timelines.devices();
+  Sites sites(history);
   Section root(printable(history.path));
   root.add_value("snapshot", history.path).add_value("settings", history.settings);
   root.add_value("unknown_actions", history.unknown_actions);
@@ -287,13 +276,10 @@ Section report_of(const Timelines& timelines, std::size_t top) {
         .text = history.unknown_actions == 0 ? "  no memory is held, and there is no history" : "  no memory is held",
         .is_wrapped = false});
   Section list = list_of("devices");
-  for (const auto& [index, of_device] : devices) {
-    Section device;
-    if (devices.size() > 1 || index != 0) device.title = fmt::format("device {}", index);
-    device.add_value("device", index);
-    add_figures(device, of_device);
-    device.add_value("site_count", of_device.sites.size());
-    device.add(pools_table(of_device)).add(sites_table(of_device, top));
+  for (const Timeline& timeline : devices) {
+    const int number = timeline.device().device;
+    Section device = section_of(timeline, sites, top);
+    if (devices.size() > 1 || number != 0) device.title = fmt::format("device {}", number);
     list.add(std::move(device));
   }
   root.add(std::move(list));
