@@ -62,7 +62,7 @@ std::vector<OptionText> completed_options(const Declarations& declarations, cons
   return options;
 }
 
-// What bash does about the options that a value follows.
+// BashValues collects what bash does about the options that a value follows.
 struct BashValues {
   std::string patterns;  // of _cachalot_takes_value
   std::string cases;     // by "command option"
