@@ -17,7 +17,7 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
     base/text_layout.cpp history/history.cpp history/memory_ranges.cpp history/parts.cpp
     history/pickle_program.cpp history/snapshot_builder.cpp history/snapshot_history.cpp history/tables.cpp
     history/text_histories.cpp live/prometheus_server.cpp live/sample.cpp live/sample_formats.cpp live/sample_series.cpp
-    output/export_formats.cpp output/html_report.cpp output/perfetto.cpp output/snapshot_report.cpp
+    output/export_formats.cpp output/html_report.cpp output/html_tables.cpp output/perfetto.cpp output/snapshot_report.cpp
     output/torch_snapshot.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
     replay/replay.cpp replay/trace_reader.cpp simulation/advice.cpp simulation/card_table.cpp
     simulation/fit_search.cpp simulation/python_program.cpp simulation/recorded_programs.cpp
@@ -30,7 +30,7 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
   file(READ tools/analysis/category_rules.json rules)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tools/category_rules.inc CONTENT "R\"json(\n@rules@)json\"" @ONLY)
   target_include_directories(cachalot_replay PRIVATE ${PROJECT_BINARY_DIR})
-  cachalot_embed_html(cachalot_replay report.html report.css vendor/uPlot.min.css vendor/uPlot.iife.min.js
+  cachalot_embed_html(cachalot_replay report.html whale.svg report.css vendor/uPlot.min.css vendor/uPlot.iife.min.js
     script/dom.js script/columns.js script/theme.js script/run.js script/pyramid.js script/moment.js script/chart.js script/overview.js script/timeline.js
     script/memory_map.js script/flame.js script/sites.js script/tables.js script/comparison.js script/report.js)
 endif()

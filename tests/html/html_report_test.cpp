@@ -64,13 +64,49 @@ TEST(Page, BeginsWithTheVerdictsOfItsAnswer) {
   EXPECT_TRUE(verdict["paragraphs"].empty());
 }
 
+// Lines without a label behind a table belong to it, and a column may ask for the texts of its numbers.
+TEST(Page, HasRemarksUnderTheTitleOfTheirTable) {
+  HtmlReport report;
+  report.shows_figures = true;
+  report.answer.add_line("fits", "yes");
+  report.answer.add(
+      Table{.title = "batches",
+            .columns = {{.title = "GPU"}, {.title = "PyTorch", .unit = Unit::count, .has_text_on_page = true}},
+            .rows = {{"t4", {64, "64+"}}, {"l4", {nullptr, "-"}}}});
+  report.answer.add_line("", "no kernels for p40").add_line("", "context: an estimate").add_line("values", "known");
+  const nlohmann::json tables = json_of(html_data(report, built_in_rules()))["tables"];
+  ASSERT_EQ(tables.size(), 2U);
+  EXPECT_EQ(tables[0]["rows"], nlohmann::json::parse(R"([["fits", "yes"], ["values", "known"]])"));
+  EXPECT_EQ(tables[1]["note"], "no kernels for p40\ncontext: an estimate");
+  EXPECT_EQ(tables[1]["rows"], nlohmann::json::parse(R"([["t4", "64+"], ["l4", "-"]])"));
+}
+
+TEST(Page, TellsAFigureThatIsBad) {
+  HtmlReport report;
+  report.answer.add(Figure{.label = "fits", .cell = {nullptr, "no", Mood::bad}, .is_verdict = true});
+  EXPECT_EQ(json_of(html_data(report, built_in_rules()))["verdict"]["bad"], true);
+}
+
+TEST(Page, OfATraceHasNoTimes) {
+  const Timelines snapshot(read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle"));
+  const Timelines trace(read_history(CACHALOT_DATA_DIR "/traces/gpt2_fp32.csv.gz"));
+  EXPECT_EQ(json_of(html_data(report_of(snapshot), built_in_rules()))["runs"][0]["has_times"], true);
+  EXPECT_EQ(json_of(html_data(report_of(trace), built_in_rules()))["runs"][0]["has_times"], false);
+}
+
+TEST(Page, HasTheWhale) {
+  const std::string html = html_of({}, built_in_rules());
+  EXPECT_NE(html.find("<span class=\"whale\"><svg "), std::string::npos);
+  EXPECT_EQ(html.find("<!-- whale -->"), std::string::npos);
+}
+
 TEST(Page, AllowsItsOwnScriptsAlone) {
   const std::string html = html_of({}, built_in_rules());
   EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
   EXPECT_EQ(html.find("unsafe"), std::string::npos);
   std::size_t hashes = 0;
   for (std::size_t at = html.find("'sha256-"); at != std::string::npos; at = html.find("'sha256-", at + 1)) ++hashes;
-  EXPECT_EQ(hashes, embedded_files().size() - 1);  // all but report.html
+  EXPECT_EQ(hashes, embedded_files().size() - 2);  // all but report.html and whale.svg
 }
 
 TEST(Page, SourcesDoNotEndTheirOwnElements) {

@@ -486,8 +486,8 @@ constexpr std::size_t kWidth = 14;  // of a column
 
 std::vector<Column> columns_of(std::string a_key, std::string b_key) {
   return {{.key = "growth_bytes", .title = "growth", .unit = Unit::growth, .width = kWidth},
-          {.key = std::move(a_key), .title = "A", .unit = Unit::bytes, .width = kWidth},
-          {.key = std::move(b_key), .title = "B", .unit = Unit::bytes, .width = kWidth}};
+          {.key = std::move(a_key), .title = "A", .unit = Unit::bytes, .width = kWidth, .page_title = "first"},
+          {.key = std::move(b_key), .title = "B", .unit = Unit::bytes, .width = kWidth, .page_title = "second"}};
 }
 
 std::string name_text(const DifferenceRow& row) {

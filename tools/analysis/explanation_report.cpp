@@ -88,16 +88,23 @@ Section peak_section(const Explanation& one) {
   return peak;
 }
 
+// "module" of "by module: the calls of forward".
+std::string divided_by(std::string_view title) {
+  title = title.substr(title.find("by ") + 3);
+  return std::string(title.substr(0, title.find(':')));
+}
+
 Table shares_table(std::string key, const std::string& title, std::string unknown, const std::vector<Share>& shares,
                    const Explanation& one, std::size_t top) {
-  Table table{.key = std::move(key),
-              .title = title,
-              .note = "Live at the moment of the verdict.",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
-                          {.title = "part", .width = 8, .views = kTextAlone},
-                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
-                          {.key = "name", .title = title, .unknown = std::move(unknown)}},
-              .is_apart = true};
+  Table table{
+      .key = std::move(key),
+      .title = title,
+      .note = "Live at the moment of the verdict.",
+      .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                  {.title = "part", .width = 8, .views = kTextAlone},
+                  {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
+                  {.key = "name", .title = title, .unknown = std::move(unknown), .page_title = divided_by(title)}},
+      .is_apart = true};
   for (const Share& share : shares)
     table.rows.push_back(
         {share.bytes, {nullptr, part_text(share.bytes, one.peak.held.requested)}, share.count, share.name});
@@ -201,13 +208,14 @@ Section cached_section(const Explanation& one) {
 }
 
 Table growths_table(const Explanation& one, std::size_t top) {
-  Table table{.key = "growing",
-              .title = "Memory that grows with the steps",
-              .note = "Live memory that was allocated throughout the history.",
-              .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
-                          {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
-                          {.key = "at", .title = "lines whose memory grew with the steps"}},
-              .is_apart = true};
+  Table table{
+      .key = "growing",
+      .title = "Memory that grows with the steps",
+      .note = "Live memory that was allocated throughout the history.",
+      .columns = {{.key = "bytes", .title = "bytes", .unit = Unit::bytes, .width = 12},
+                  {.key = "allocations", .title = "allocations", .unit = Unit::count, .width = 12},
+                  {.key = "at", .title = "lines whose memory grew with the steps", .page_title = "allocated at"}},
+      .is_apart = true};
   for (const Growth& growth : one.growths) table.rows.push_back({growth.bytes, growth.allocations.size(), growth.at});
   table.show_first(top, "");
   return table;

@@ -55,6 +55,10 @@ Origin Sites::origin(FrameId frame) {
   return static_cast<Origin>(known - 1);
 }
 
+bool Sites::is_of_simulator(FrameId frame) const {
+  return contains(history_.texts[history_.stacks.frame(frame).file], kOfSimulator);
+}
+
 bool Sites::shows(FrameId frame, Frames frames) {
   if (frames == Frames::all) return true;
   const Origin from = origin(frame);
@@ -80,8 +84,7 @@ FrameId Sites::place_of(StackId stack, Frames frames) {
   auto found = std::ranges::find_if(calls, [&](FrameId frame) { return shows(frame, frames); });
   if (found == calls.end()) {
     found = std::ranges::find_if(calls, [&](FrameId frame) {
-      const std::string_view file = history_.texts[history_.stacks.frame(frame).file];
-      return origin(frame) != Origin::machine && !contains(file, kOfSimulator);  // it computes what autograd asked for
+      return origin(frame) != Origin::machine && !is_of_simulator(frame);  // it computes what autograd asked for
     });
   }
   return known->second = found == calls.end() ? machine_place(calls) : *found;

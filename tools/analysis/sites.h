@@ -33,6 +33,8 @@ class Sites {
   // Returns whether a tree of `frames` shows the frame: own code, libraries other than PyTorch as well, or everything.
   bool shows(FrameId frame, Frames frames);
   Origin origin(FrameId frame);
+  // Returns whether the frame is of the simulator's Python, which computes operations in the place of a GPU.
+  bool is_of_simulator(FrameId frame) const;
 
   // Returns the newest frame of the stack that `frames` shows: where the program asked for memory. Without one, the newest frame
   // of Python code, else that of an operation of PyTorch, else the newest of all. The stack must not be 0.

@@ -81,7 +81,8 @@ struct Column {
   bool is_left = false;   // aligned at its left, as the last column is if it is text
   std::string unknown{};  // the text for people in place of ""
   Views views{};
-  std::string page_title{};  // of pages, in place of the title; "": that
+  std::string page_title{};       // of pages, in place of the title; "": that
+  bool has_text_on_page = false;  // pages show the texts of its numbers, too: "64+"
 };
 
 // Returns a column that people do not see.

@@ -211,6 +211,7 @@ class CheckCommand : public Command {
     report.verdict.headline = broken == 0   ? "All limits are kept."
                               : broken == 1 ? "1 file breaks a limit."
                                             : fmt::format("{} files break a limit.", broken);
+    report.verdict.is_bad = broken != 0;
     for (const Check& check : checks) {
       Section section = report_of(check);
       if (checks.size() > 1) section.title = check.path;

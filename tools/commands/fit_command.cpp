@@ -81,7 +81,7 @@ Table fit_table(const FitReport& report, bool verbose) {
   for (std::size_t i = 0; i + 1 < report.vary.size(); ++i)
     table.columns.push_back({.title = report.vary[i].name, .unit = Unit::count});
   for (const Policy::Heap heap : kHeaps)
-    table.columns.push_back({.title = std::string(name_of(heap)), .unit = Unit::count});
+    table.columns.push_back({.title = std::string(name_of(heap)), .unit = Unit::count, .has_text_on_page = true});
   for (const Group& group : groups_of(report, verbose)) {
     std::string name = name_of(group);
     Json memory = group.front().front().card.memory_bytes;
@@ -237,7 +237,12 @@ class FitCommand : public Command {
 
   void write_html(const Section& answer, const std::string& legend) const {
     HtmlReport report{.title = fmt::format("{}", fmt::join(program_, " ")), .command = "cachalot fit"};
-    report.verdict.headline = legend.substr(0, legend.find("\n\n"));
+    const std::size_t sentence = legend.find(". ") + 1;
+    report.verdict.headline = legend.substr(0, sentence);
+    for (std::size_t begin = sentence + 1, end = sentence; end != std::string::npos; begin = end + 2) {
+      end = legend.find("\n\n", begin);
+      report.verdict.paragraphs.push_back(legend.substr(begin, end == std::string::npos ? end : end - begin));
+    }
     report.answer = answer;
     write_html_report(html_, report, built_in_rules());
   }

@@ -131,7 +131,9 @@ class RunStacks {
     add("file", [&](FrameId id) { return texts.add(history_.texts[frame_of(id).file]); });
     add("function", [&](FrameId id) { return texts.add(history_.texts[frame_of(id).function]); });
     add("line", [&](FrameId id) { return frame_of(id).line; });
-    add("origin", [&](FrameId id) { return static_cast<std::uint64_t>(sites_.origin(id)); });
+    add("origin", [&](FrameId id) {
+      return static_cast<std::uint64_t>(sites_.is_of_simulator(id) ? Origin::machine : sites_.origin(id));
+    });
   }
 
  private:
@@ -418,6 +420,7 @@ class RunData {
                    {"device", device_.device},
                    {"events", device_.events.size()},
                    {"time_step", time_step_},
+                   {"has_times", history_.format != HistoryFormat::cachalot_trace},
                    {"left_out", std::ranges::count(is_shown_, false)},
                    {"gpu", ""},
                    {"total_bytes", nullptr},
@@ -472,6 +475,7 @@ void add_verdicts(HtmlVerdict& verdict, const Section& section) {
     const std::string text = fmt::format("{}: {}", figure->label, figure->cell.text);
     if (verdict.headline.empty()) {
       verdict.headline = text;
+      verdict.is_bad = figure->cell.mood == Mood::bad;
     } else {
       verdict.paragraphs.push_back(fmt::format("{}: {}", section.title, text));
     }
@@ -483,67 +487,10 @@ Json json_of(const HtmlVerdict& verdict) {
   for (const HtmlRemedy& remedy : verdict.remedies) {
     remedies.push_back({{"title", remedy.title}, {"evidence", remedy.evidence}, {"setting", remedy.setting}});
   }
-  return {{"headline", verdict.headline}, {"paragraphs", verdict.paragraphs}, {"remedies", std::move(remedies)}};
-}
-
-// Numbers stay numbers, so that the page sorts by them.
-Json page_cell(const Cell& cell, const Column& column) {
-  if (column.unit == Unit::text && !cell.text.empty()) return cell.text;
-  return cell.value == Json("") ? Json(column.unknown) : cell.value;
-}
-
-Json page_table(const Table& table, const std::string& of) {
-  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number", "part", "time"};
-  const auto is_shown = [](const Column& column) { return column.views.page && !column.title.empty(); };
-  Json columns = Json::array();
-  for (const Column& column : table.columns) {
-    if (!is_shown(column)) continue;
-    columns.push_back(
-        {column.page_title.empty() ? column.title : column.page_title, kKinds[static_cast<std::size_t>(column.unit)]});
-  }
-  Json rows = Json::array();
-  for (const std::vector<Cell>& row : table.rows) {
-    Json cells = Json::array();
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      if (!is_shown(table.columns[i])) continue;
-      cells.push_back(page_cell(row[i], table.columns[i]));
-    }
-    rows.push_back(std::move(cells));
-  }
-  const std::string title = of.empty() ? table.title : fmt::format("{}, {}", table.title, of);
-  return {{"title", title},
-          {"note", table.note},
-          {"columns", std::move(columns)},
-          {"rows", std::move(rows)},
-          {"is_chart", table.is_chart}};
-}
-
-// Returns the lines of a section that people read, as a table.
-Json figures_table(const Section& section) {
-  Json rows = Json::array();
-  for (const ReportPart& part : section.parts) {
-    const auto* const figure = std::get_if<Figure>(&part.content);
-    if (figure == nullptr || (figure->label.empty() && !figure->key.empty())) continue;
-    const std::string text = figure->cell.text.empty() ? text_in(figure->unit, figure->cell.value) : figure->cell.text;
-    rows.push_back({figure->label, text});
-  }
-  return {{"title", section.title.empty() ? "Figures" : section.title},
-          {"note", ""},
-          {"columns", Json::array({Json::array({"", "text"}), Json::array({"", "text"})})},
-          {"rows", std::move(rows)}};
-}
-
-// Adds the section's tables that have rows, and its figures where the page shows them.
-void add_tables(Json& tables, const Section& section, bool shows_figures, const std::string& of) {
-  if (Json figures = figures_table(section); shows_figures && !figures["rows"].empty())
-    tables.push_back(std::move(figures));
-  for (const ReportPart& part : section.parts) {
-    if (const auto* const table = std::get_if<Table>(&part.content)) {
-      if (table->views.page && !table->rows.empty()) tables.push_back(page_table(*table, of));
-    } else if (const auto* const inner = std::get_if<Section>(&part.content)) {
-      add_tables(tables, *inner, shows_figures, inner->title.empty() ? of : inner->title);
-    }
-  }
+  return {{"headline", verdict.headline},
+          {"bad", verdict.is_bad},
+          {"paragraphs", verdict.paragraphs},
+          {"remedies", std::move(remedies)}};
 }
 
 }  // namespace
@@ -555,8 +502,7 @@ std::string html_data(const HtmlReport& report, const CategoryRules& rules) {
   for (std::size_t i = 0; i < report.runs.size(); ++i) {
     runs.push_back(RunData(report.runs[i], rules, fmt::format("{}/", i), columns, texts).make());
   }
-  Json tables = Json::array();
-  add_tables(tables, report.answer, report.shows_figures, "");
+  Json tables = html_tables(report.answer, report.shows_figures);
   HtmlVerdict verdict = report.verdict;
   if (verdict.headline.empty()) add_verdicts(verdict, report.answer);
   Json names = Json::array();
@@ -636,6 +582,10 @@ std::string html_of(const HtmlReport& report, const CategoryRules& rules) {
   for (const EmbeddedFile& file : embedded_files()) {
     if (file.name.ends_with(".html")) {
       html = file.text;
+      continue;
+    }
+    if (file.name.ends_with(".svg")) {
+      replace(html, "<!-- whale -->", file.text);
       continue;
     }
     const std::size_t kind = file.name.ends_with(".css") ? 0 : 1;

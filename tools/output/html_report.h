@@ -35,6 +35,7 @@ struct HtmlVerdict {
   std::string headline;                 // empty: that of the answer, if it has one (Figure::is_verdict)
   std::vector<std::string> paragraphs;  // plain text
   std::vector<HtmlRemedy> remedies;
+  bool is_bad = false;  // a limit is broken, or the program does not fit
 };
 
 // One device of one history, which must live until the report is written.
@@ -70,7 +71,7 @@ void write_html_report(const std::string& path, const HtmlReport& report, const 
 //
 //   {"title", "command", "version", "verdict", "tables",
 //    "texts": [text...],                              of frames, categories and streams
-//    "runs": [{"name", "device", "gpu", "events", "first_time_us", "oom": [event...], "categories": [text...],
+//    "runs": [{"name", "device", "gpu", "total_bytes", "events", "time_step", "has_times", "ooms": [[event, bytes]...], "categories": [text...],
 //              "streams": [text...], "pools": [text...], "stages": [[name, time_us, begins]...], "layouts": [name...],
 //              "left_out", "prefix"}],
 //    "columns": directory}
@@ -81,6 +82,11 @@ void write_html_report(const std::string& path, const HtmlReport& report, const 
 // of frames `file`, `function` (texts), `line` and `origin`; and of each layout i `i.address`, `i.block` by allocation,
 // of its ranges `i.range_begin`, `i.range_end` (as 1 + event; 0: before, or never), `i.range_address`, `i.range_bytes`, and of
 // the bytes that it holds `i.held_event` and `i.held_bytes`; without rows the ranges are all that it holds.
+
+// Returns "tables" of the data, [{"title", "note", "columns": [[title, kind]...], "rows": [[cell...]...]}...]: those of the answer
+// that pages show and that have rows; with `shows_figures` before the tables of a section its figures, as a table whose columns
+// have no titles. Lines without a label that follow a table are its note.
+Json html_tables(const Section& answer, bool shows_figures);
 
 // Columns of numbers for a report, in few bytes: the report decodes them to typed arrays, without parsing text.
 //

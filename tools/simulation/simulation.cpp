@@ -305,6 +305,12 @@ std::vector<Timelines> timelines_of(const ProcessReport& report, const fs::path&
     if (!has_events(path)) continue;
     History history = read_history(path.string());
     history.path = fmt::format("device {} of process {}", number, report.process);
+    for (const DeviceHistory& one : history.devices) {
+      DeviceFacts& facts = history.facts.emplace_back();
+      facts.device = one.device;
+      facts.name = device.at("name").get<std::string>();
+      facts.total_bytes = device.at("total_bytes").get<std::uint64_t>();
+    }
     timelines.emplace_back(std::move(history));
   }
   return timelines;

@@ -34,7 +34,7 @@ function byteSplits(_, axis, low, high) {
 function stateText(shared, moment) {
   const {run, pyramid} = shared;
   const state = pyramid.at(clamp(moment, 0, run.events));
-  const lines = [`event ${countText(moment)} of ${countText(run.events)}, ${durationText(run.timeAt(moment))}`];
+  const lines = [`event ${countText(moment)} of ${countText(run.events)}${run.timeText(moment)}`];
   run.layouts.forEach((layout, i) => lines.push(`${bytesText(state[pyramid.reserved(i)])} reserved, ${layout.name}`));
   lines.push(`${bytesText(state[pyramid.allocated(0)])} allocated`);
   run.categories.map((name, i) => [name, state[i]]).filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1])

@@ -12,6 +12,12 @@ function element(tag, properties = {}, children = [], attributes = {}) {
 
 const byId = (id) => document.getElementById(id);
 
+// Two digits behind the point; the even one of two that are as near, as in the command.
+function fixedText(value) {
+  const low = Math.floor(value * 100);
+  return value * 100 - low === 0.5 && low % 2 === 0 ? (low / 100).toFixed(2) : value.toFixed(2);
+}
+
 // "1.50 GiB", "512 bytes"; as the command writes sizes.
 function bytesText(bytes) {
   const magnitude = Math.abs(bytes);
@@ -23,11 +29,13 @@ function bytesText(bytes) {
     scaled /= 1024;
     ++unit;
   }
-  return `${bytes < 0 ? '−' : ''}${scaled.toFixed(2)} ${units[unit]}`;
+  return `${bytes < 0 ? '−' : ''}${fixedText(scaled)} ${units[unit]}`;
 }
 
 const countText = (count) => Math.round(count).toLocaleString('en-US');
-const percentText = (part) => `${(100 * part).toFixed(1)} %`;
+// "1 row", "9 rows".
+const countOf = (count, one) => `${countText(count)} ${one}${count === 1 ? '' : 's'}`;
+const percentText = (part) => `${(100 * part).toFixed(1)}\u00a0%`;
 
 function durationText(microseconds) {
   if (microseconds < 1e3) return `${Math.round(microseconds)} µs`;
@@ -70,6 +78,14 @@ function sizedContext(canvas, width, height) {
   const context = canvas.getContext('2d');
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return context;
+}
+
+// Returns the text, or as much of its beginning as the width has room for, with an ellipsis; "" without room for five letters.
+function fittedText(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let length = text.length - 1;
+  while (length > 4 && context.measureText(`${text.slice(0, length)}…`).width > width) --length;
+  return length > 4 ? `${text.slice(0, length)}…` : '';
 }
 
 // The one tooltip of the report.

@@ -123,13 +123,8 @@ class FlameGraph {
       context.strokeRect(left + 1, top + 1, Math.max(width - 2.8, 1), CALL - 3);
     }
     if (width < 34) return;
-    context.save();
-    context.beginPath();
-    context.rect(left + 3, top, width - 7, CALL);
-    context.clip();
     context.fillStyle = node <= 0 ? theme.colors.ink : theme.colors['flame-ink'];
-    context.fillText(this.nameOf(node), left + 5, top + CALL / 2);
-    context.restore();
+    context.fillText(fittedText(context, this.nameOf(node), width - 9), left + 5, top + CALL / 2);
   }
 
   // A hue between yellow and orange by the file, so that calls of one file look alike.

@@ -131,7 +131,7 @@ class MemoryMap {
     const free = Math.max(0, held - used);
     this.heading.textContent = run.layouts[this.layout].name;
     this.title.textContent = `${bytesText(held)} reserved, ${bytesText(free)} of it free (${percentText(held > 0 ? free / held : 0)})`;
-    this.canvas.setAttribute('aria-label', `Memory map, ${run.layouts[this.layout].name}: ${this.title.textContent}, ${countText(this.shared.live.length)} blocks in ${countText(this.ranges.length)} segments`);
+    this.canvas.setAttribute('aria-label', `Memory map, ${run.layouts[this.layout].name}: ${this.title.textContent}, ${countOf(this.shared.live.length, 'block')} in ${countOf(this.ranges.length, 'segment')}`);
   }
 
   // ---- What the reader does ----
@@ -230,6 +230,7 @@ class MemoryMaps {
   }
 
   rebuild() {
+    byId('maps-agree').hidden = this.shared.run.layouts.length < 2;
     this.maps = this.shared.run.layouts.map((_, layout) => new MemoryMap(this.shared, layout, this));
     byId('maps').replaceChildren(...this.maps.map((map) => map.element));
     this.from = 0;

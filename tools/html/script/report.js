@@ -9,7 +9,7 @@ function searchFor(words) {
 
 // A sentence begins with a capital; an identifier or a name stays as it is.
 function asSentence(text) {
-  return text.replace(/^[a-z]+(?![^ ,;.])/, (word) => word.charAt(0).toUpperCase() + word.slice(1));
+  return text.replace(/^[a-z]+(?=[ ,;.]|: |$)/, (word) => word.charAt(0).toUpperCase() + word.slice(1));
 }
 
 function verdictElements({headline, paragraphs, remedies}) {
@@ -82,22 +82,28 @@ class HtmlReport {
     byId('origin').textContent = `Written by ${command}, cachalot ${version}. This file is complete: it loads nothing.`;
     if (verdict.headline !== '') {
       byId('verdict').replaceChildren(...verdictElements(verdict));
+      byId('verdict').classList.toggle('bad', verdict.bad);
       byId('verdict').hidden = false;
     }
     byId('tables').append(...tables.map(reportTable));
     if (this.report.compares) byId('verdict').after(byId('comparison'), byId('tables'));
     byId('run').append(...runs.map((run, i) => element('option', {value: String(i), textContent: run.name})));
     document.querySelector('.chosen-run').hidden = runs.length < 2;
-    for (const card of document.querySelectorAll('main > section.card:not(#verdict):not(#comparison), #figures')) card.hidden = runs.length === 0;
+    for (const part of document.querySelectorAll('main > section.card:not(#verdict):not(#comparison), #figures, .find, #help')) part.hidden = runs.length === 0;
   }
 
   showRun() {
     const {run, pyramid} = this.shared;
     const gpu = run.gpu === '' ? `device ${run.device}` : `device ${run.device}, ${run.gpu}`;
     const total = run.total_bytes === null ? '' : ` of ${bytesText(run.total_bytes)}`;
-    byId('subtitle').textContent = `${gpu}${total} · ${countText(run.events)} events · ${durationText(run.timeAt(run.events))}`;
+    byId('subtitle').textContent = `${gpu}${total} · ${countOf(run.events, 'event')}${run.timeText(run.events).replace(', ', ' · ')}`;
+    if (!run.has_times && this.shared.byTime) this.setAxis(false);
+    document.querySelector('.switch').hidden = !run.has_times;
     byId('moment').max = String(run.events);
     byId('to-oom').hidden = run.ooms.length === 0;
+    const hasCalls = run.calls.knownCount > 0;
+    for (const part of document.querySelectorAll('.of-calls, .find')) part.hidden = !hasCalls;
+    byId('what-shows-it').textContent = hasCalls ? 'that the map, the flame graph and the table show' : run.layouts.length > 1 ? 'that the maps show' : 'that the map shows';
     byId('figures').replaceChildren(...this.figures(run, pyramid));
   }
 
@@ -117,7 +123,8 @@ class HtmlReport {
     const held = state[pyramid.reserved(0)];
     const when = run.ooms.length > 0 ? 'when memory ran out' : 'at the peak of allocated memory';
     if (held > 0) all.push(figure('Fragmentation', percentText(Math.max(0, 1 - state[pyramid.allocated(0)] / held)), `unused ${when}`));
-    all.push(figure('Allocations', countText(run.count + run.left_out), `${countText(run.calls.stackCount)} call stacks`));
+    const calls = run.calls.knownCount > 0 ? `from ${countOf(run.calls.knownCount, 'call stack')}` : 'call stacks were not recorded';
+    all.push(figure('Allocations', countText(run.count + run.left_out), calls));
     if (run.ooms.length > 0) all.push(figure('Out of memory', run.ooms.length === 1 ? 'once' : `${countText(run.ooms.length)} times`, `last for ${bytesText(run.ooms.at(-1)[1])}`));
     return all;
   }
@@ -127,7 +134,7 @@ class HtmlReport {
     const state = pyramid.at(moment);
     let requested = state[pyramid.rest];
     for (let category = 0; category < pyramid.categories; ++category) requested += state[category];
-    const place = `event ${countText(moment)}, ${durationText(run.timeAt(moment))}`;
+    const place = `event ${countText(moment)}${run.timeText(moment)}`;
     const text = `${place}: ${bytesText(requested)} requested, ${bytesText(state[pyramid.reserved(0)])} reserved`;
     byId('moment').value = String(moment);
     byId('moment').setAttribute('aria-valuetext', text);
@@ -187,7 +194,7 @@ class HtmlReport {
       p: () => shared.showMoment(shared.pyramid.peakMoment),
       o: () => this.toOom(),
       t: () => theme.toggle(),
-      '/': () => byId('search').focus(),
+      '/': () => document.querySelector('.find').hidden || byId('search').focus(),
       '?': () => byId('keys').showModal(),
     }[event.key];
     if (work === undefined || shared.run === null) return;

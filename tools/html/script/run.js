@@ -24,6 +24,11 @@ class Run {
     this.pool = integers('pool');
     this.count = this.begin.length;
     this.calls = new Calls(integers, texts);
+    // A trace has no categories: its memory has one colour, and a name that says what is known.
+    if (this.category.every((each) => this.categories[each] === 'unknown')) {
+      this.category.fill(0);
+      this.categories = ['requested'];
+    }
     this.layouts = description.layouts.map((name, i) => ({
       name,
       address: ranked(`${i}.address`),
@@ -61,6 +66,11 @@ class Run {
 
   rangesOf(begin, end, address, bytes) {
     return {begin, end: end.map((each) => (each === 0 ? NEVER : each)), address, bytes: Float64Array.from(bytes.index, (rank) => bytes.values[rank])};
+  }
+
+  // Returns ", 4.255 s"; "" where times were not recorded, as in traces.
+  timeText(moment) {
+    return this.has_times ? `, ${durationText(this.timeAt(moment))}` : '';
   }
 
   // Returns microseconds since the first event.
@@ -152,6 +162,7 @@ class Calls {
     this.texts = texts;
     this.nodeOfStack = integers('node');
     this.stackCount = this.nodeOfStack.length;
+    this.knownCount = this.nodeOfStack.reduce((count, node) => count + (node === 0 ? 0 : 1), 0);
     const parents = integers('parent');
     const frames = integers('frame');
     this.nodeCount = parents.length + 1;

@@ -1,5 +1,6 @@
 'use strict';
-// Tables that sort by any column and show a part of their rows at first.
+// Tables that sort by any column and show a part of their rows at first. On a narrow screen each row is a box (report.css): the
+// text that says of what its numbers are stands first, and each number has the title of its column.
 
 const FIRST_ROWS = 25;
 
@@ -21,6 +22,7 @@ class DataTable {
     this.isDescending = true;
     this.rows = [];
     this.shown = FIRST_ROWS;
+    this.subject = columns[0][1] === 'text' ? 0 : columns.findLastIndex(([, kind]) => kind === 'text');
     this.status = element('span', {}, [], {role: 'status'});
     this.more = element('button', {type: 'button', textContent: 'Show more'});
     this.more.addEventListener('click', () => {
@@ -29,7 +31,7 @@ class DataTable {
     });
     this.body = element('tbody');
     this.headers = columns.map(([title, kind], i) => this.header(title, kind, i));
-    const table = element('table', {}, [element('caption', {className: 'hidden-text', textContent: caption}), element('thead', {}, [element('tr', {}, this.headers)]), this.body]);
+    const table = element('table', {className: 'data'}, [element('caption', {className: 'hidden-text', textContent: caption}), element('thead', {}, [element('tr', {}, this.headers)]), this.body]);
     this.element = element('div', {}, [element('div', {className: 'scroll'}, [table]), element('div', {className: 'table-tools'}, [this.status, this.more])]);
   }
 
@@ -54,14 +56,14 @@ class DataTable {
     const largest = this.columns.map((_, i) => this.rows.reduce((most, row) => Math.max(most, typeof row.cells[i] === 'number' ? row.cells[i] : 0), 0));
     this.body.replaceChildren(...this.rows.slice(0, this.shown).map((row) => this.rowElement(row, largest)));
     this.headers.forEach((header, i) => header.setAttribute('aria-sort', i !== column ? 'none' : this.isDescending ? 'descending' : 'ascending'));
-    this.status.textContent = `${countText(Math.min(this.shown, this.rows.length))} of ${countText(this.rows.length)} rows`;
+    this.status.textContent = this.shown < this.rows.length ? `${countText(this.shown)} of ${countOf(this.rows.length, 'row')}` : countOf(this.rows.length, 'row');
     this.more.hidden = this.rows.length <= this.shown;
   }
 
   // Cells without a value are last, whatever the order.
   compare(a, b) {
     if (a === null || b === null) return (a === null) - (b === null);
-    const order = typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b));
+    const order = typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), 'en', {numeric: true});
     return this.isDescending ? -order : order;
   }
 
@@ -78,6 +80,10 @@ class DataTable {
   cell(value, kind, row, column, largest) {
     const text = value === null || value === undefined ? '' : typeof value === 'number' ? cellTexts[kind](value) : String(value);
     const cell = element('td', {className: kind === 'text' ? 'text' : 'number', textContent: text});
+    const title = this.columns[column][0].trim();
+    if (column === this.subject) cell.classList.add('subject');
+    else if (title !== '') cell.dataset.title = title;
+    if (text === '') cell.classList.add('empty');
     if (kind === 'bytes' && value > 0 && column === 0) {
       cell.classList.add('bar');
       cell.style.setProperty('--part', `${(100 * value) / largest}%`);
@@ -124,12 +130,32 @@ class TableChart {
   }
 }
 
+// A column that is empty in every row is left out.
+function withoutEmptyColumns({columns, rows}) {
+  const isShown = columns.map((_, i) => rows.some((cells) => cells[i] !== null && cells[i] !== ''));
+  return {columns: columns.filter((_, i) => isShown[i]), rows: rows.map((cells) => cells.filter((_, i) => isShown[i]))};
+}
+
+// Labels and texts: a table without a header.
+function figuresTable(rows, caption) {
+  const lines = rows.map(([label, text]) => element('tr', {}, [element('th', {textContent: label}, [], {scope: 'row'}), element('td', {className: 'text', textContent: text})]));
+  return element('table', {className: 'lines'}, [element('caption', {className: 'hidden-text', textContent: caption}), element('tbody', {}, lines)]);
+}
+
 // A table of the report, as the command made it.
 function reportTable(described) {
   const {title, note, columns, rows} = described;
-  const table = new DataTable(columns, -1, title);
-  table.setRows(rows.map((cells) => ({cells})));
-  const heading = element('div', {className: 'heading'}, [element('h2', {textContent: title}), element('p', {textContent: note})]);
+  const heading = [element('h2', {textContent: asSentence(title)})];
+  if (note !== '') heading.push(element('p', {className: 'note', textContent: note}));
+  let shown;
+  if (columns.every(([name]) => name === '')) {
+    shown = figuresTable(rows, title);
+  } else {
+    const told = withoutEmptyColumns({columns, rows});
+    const table = new DataTable(told.columns, -1, title);
+    table.setRows(told.rows.map((cells) => ({cells})));
+    shown = table.element;
+  }
   const chart = described.is_chart ? [new TableChart(described).element] : [];
-  return element('section', {className: 'card'}, [heading, ...chart, table.element], {'aria-label': title});
+  return element('section', {className: 'card'}, [element('div', {className: 'heading'}, heading), ...chart, shown], {'aria-label': title});
 }

@@ -225,13 +225,8 @@ class Timeline {
       ctx.fillStyle = theme.colors.line;
       ctx.fillRect(left, top, right - left - ratio, height - ratio);
       if (right - left < 30 * ratio) continue;
-      ctx.save();
-      ctx.beginPath();
-      ctx.rect(left, top, right - left - 4 * ratio, height);
-      ctx.clip();
       ctx.fillStyle = theme.colors.ink;
-      ctx.fillText(span.name, left + 3 * ratio, top + height / 2);
-      ctx.restore();
+      ctx.fillText(fittedText(ctx, span.name, right - left - 7 * ratio), left + 3 * ratio, top + height / 2);
     }
     ctx.restore();
   }
@@ -265,7 +260,13 @@ class Timeline {
     ctx.setLineDash([]);
     const isRight = x > bbox.left + bbox.width / 2;
     ctx.textAlign = isRight ? 'right' : 'left';
-    if (text !== '') ctx.fillText(text, x + (isRight ? -5 : 5) * ratio, textAt);
+    if (text === '') return;
+    const at = x + (isRight ? -5 : 5) * ratio;
+    const width = ctx.measureText(text).width + 4 * ratio;
+    ctx.fillStyle = theme.colors.paper;  // lines behind the text do not strike it out
+    ctx.fillRect(isRight ? at - width + 2 * ratio : at - 2 * ratio, textAt - 9 * ratio, width, 12 * ratio);
+    ctx.fillStyle = color;
+    ctx.fillText(text, at, textAt);
   }
 
   drawLegend() {
@@ -274,7 +275,7 @@ class Timeline {
     const lines = [strokeKey('allocated (blocks)', 'soft', 'solid')];
     run.layouts.forEach((layout, i) => lines.push(strokeKey(`reserved, ${layout.name}`, i === 0 ? 'ink' : 'accent', i === 0 ? 'solid' : 'dashed')));
     if (this.shared.matches !== null) lines.push(strokeKey(`matches of “${this.shared.search}”`, 'mark', 'solid'));
-    if (run.left_out > 0) lines.push(element('span', {className: 'key', textContent: `${countText(run.left_out)} small allocations, only as a sum`}));
+    if (run.left_out > 0) lines.push(element('span', {className: 'key', textContent: `${countOf(run.left_out, 'small allocation')}, only as a sum`}));
     showLegend('legend', keys, lines);
     byId('fragmentation-legend').replaceChildren(...run.layouts.map((layout, i) => strokeKey(layout.name, i === 0 ? 'ink' : 'accent', i === 0 ? 'solid' : 'dashed')));
   }
