@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-# class: (property, light, dark)
+# class: (property, light, dark). Page, ink, soft, grid and blue are those of the pages of --html (tools/html/report.css).
 COLOURS = {
-    "page": ("fill", "#ffffff", "#1c1f26"),
-    "ink": ("fill", "#1f2328", "#e6e8eb"),
-    "soft": ("fill", "#59636e", "#a6adb8"),
+    "page": ("fill", "#ffffff", "#161c23"),
+    "ink": ("fill", "#17212b", "#e6ebf0"),
+    "soft": ("fill", "#5b6875", "#98a5b2"),
     "onfill": ("fill", "#ffffff", "#14161a"),
     "box": ("fill", "#f1f4f8", "#2a2f39"),
     "edge": ("stroke", "#8b949e", "#7d8590"),
-    "grid": ("stroke", "#dfe3e8", "#333a45"),
+    "grid": ("stroke", "#dde3e9", "#2a343e"),
     "grey": ("fill", "#b4bcc6", "#5c6672"),
     "orange": ("fill", "#c8571b", "#f0935a"),
-    "blue": ("fill", "#1668b5", "#62aef0"),
+    "blue": ("fill", "#0072b2", "#56b4e9"),
     "green": ("fill", "#22764b", "#5fc790"),
     "purple": ("fill", "#7a4fb0", "#b993ea"),
     "tint-orange": ("fill", "#fbe3d5", "#4f3323"),
@@ -23,7 +23,7 @@ COLOURS = {
     "tint-green": ("fill", "#dcf2e5", "#24452f"),
     "tint-grey": ("fill", "#e9ecf0", "#343a44"),
     "line-orange": ("stroke", "#c8571b", "#f0935a"),
-    "line-blue": ("stroke", "#1668b5", "#62aef0"),
+    "line-blue": ("stroke", "#0072b2", "#56b4e9"),
     "line-green": ("stroke", "#22764b", "#5fc790"),
     "line-grey": ("stroke", "#8b949e", "#7d8590"),
 }

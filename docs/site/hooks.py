@@ -4,6 +4,8 @@ Links in the documents are those of the repository, so that they work when it is
 leads to its page, a link to a public header to its reference, and a link to any other file is shown as text. Without
 the reference, which doxygen writes, links to headers are text as well.
 
+The site looks as the pages of --html do: their logo, colours and fonts come from tools/html.
+
 The search shows what readers use before what developers keep: the score of a page is multiplied by the boost of its section.
 """
 
@@ -13,11 +15,16 @@ import posixpath
 import re
 from pathlib import Path
 
+from jinja2 import ChoiceLoader, DictLoader
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 DOXYGEN = ROOT / "build" / "doxygen" / "html"
 DOXYGEN_AT = "reference/api"
+
+WHALE = ROOT / "tools" / "html" / "whale.svg"
+REPORT_STYLE = ROOT / "tools" / "html" / "report.css"
+SITE_STYLE = ROOT / "docs" / "site" / "site.css"
 
 # Pages outside of docs/: document -> where it is on the site.
 PAGES = {
@@ -48,11 +55,37 @@ BOOSTS = {"Get started": 2, "Guides": 2, "Tools": 2, "Reference": 2, "Examples":
 BOOST_OF_DATA = 0.05
 BOOST_BESIDE_NAVIGATION = 0.002  # decisions and measurements: a title counts as much as a word in the text of a guide
 
+VARIABLES = re.compile(r"^:root(\[data-theme=\"dark\"\])? \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^\s*(```|~~~)")
 
 
+def page_variables() -> dict[bool, str]:
+    """The variables of the pages of --html, such as "--ink: #17212b; ...": those of light pages, and under True what dark ones change."""
+    found = {rule[1] is not None: rule[2].replace("--shadow", "--card-shadow") for rule in VARIABLES.finditer(REPORT_STYLE.read_text())}
+    if found.keys() != {False, True} or any("--accent:" not in each for each in found.values()):
+        raise ValueError(f"hooks.py: {REPORT_STYLE} has not the variables of light and dark pages")
+    return found
+
+
+def site_style() -> str:
+    variables = page_variables()
+    return f":root {{\n{variables[False]}}}\n[data-md-color-scheme=\"slate\"] {{\n{variables[True]}}}\n{SITE_STYLE.read_text()}"
+
+
+def favicon() -> str:
+    accent = re.search(r"--accent: (#\w+)", page_variables()[False])
+    return WHALE.read_text().replace("currentColor", accent[1])
+
+
+def on_env(env, config, files: Files):
+    env.loader = ChoiceLoader([env.loader, DictLoader({".icons/cachalot/whale.svg": WHALE.read_text()})])
+    return env
+
+
 def on_files(files: Files, config) -> Files:
+    files.append(File.generated(config, "assets/site.css", content=site_style()))
+    files.append(File.generated(config, "assets/whale.svg", content=favicon()))
     for document, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / document).read_text()))
     for path in sorted(DOXYGEN.rglob("*")):
