@@ -13,10 +13,12 @@ import os
 import pathlib
 import select
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
 import typing
+import zlib
 
 
 def find_chromium() -> str | None:
@@ -27,6 +29,62 @@ def find_chromium() -> str | None:
 
 class Failure(Exception):
     """The browser does not do what it is asked for."""
+
+
+class Picture(typing.NamedTuple):
+    """Pixels, row by row."""
+
+    width: int
+    height: int
+    channels: int
+    pixels: bytes
+
+    def summary(self, left: float, top: float, right: float, bottom: float) -> list[int]:
+        """Returns the mean red, green and blue of a rectangle, and how many percent of it are neither white, grey nor black."""
+        rows = range(max(0, round(top)), min(self.height, max(round(bottom), round(top) + 1)))
+        begin, end = max(0, round(left)) * self.channels, min(self.width, max(round(right), round(left) + 1)) * self.channels
+        inside = b"".join(self.pixels[row * self.width * self.channels + begin:row * self.width * self.channels + end] for row in rows)
+        colors = [inside[color::self.channels] for color in range(3)]
+        count = max(1, len(colors[0]))
+        vivid = sum(max(pixel) - min(pixel) > 60 for pixel in zip(*colors))
+        return [round(sum(each) / count) for each in colors] + [round(100 * vivid / count)]
+
+
+def decode_png(png: bytes) -> Picture:
+    """Returns the pixels of a PNG as Chromium writes it: eight bits a channel, not interlaced."""
+    width, height, depth, kind, _, _, interlaced = struct.unpack(">IIBBBBB", png[16:29])
+    if depth != 8 or kind not in (2, 6) or interlaced:
+        raise Failure(f"a PNG of {depth} bits, kind {kind}")
+    channels = 3 if kind == 2 else 4
+    deflated, at = b"", 8
+    while at < len(png):
+        size, name = struct.unpack(">I4s", png[at:at + 8])
+        deflated += png[at + 8:at + 8 + size] if name == b"IDAT" else b""
+        at += size + 12
+    data = zlib.decompress(deflated)
+    stride = width * channels
+    rows: list[bytearray] = []
+    above = bytearray(stride)
+    for begin in range(0, len(data), stride + 1):
+        row = bytearray(data[begin + 1:begin + 1 + stride])
+        unfilter(data[begin], row, above, channels)
+        rows.append(row)
+        above = row
+    return Picture(width, height, channels, b"".join(rows))
+
+
+def unfilter(kind: int, row: bytearray, above: bytearray, channels: int) -> None:
+    """Turns differences to the neighbours at the left and above into values, in place."""
+    for i in range(len(row) if kind else 0):
+        left = row[i - channels] if i >= channels else 0
+        up = above[i]
+        corner = above[i - channels] if i >= channels else 0
+        if kind == 4:
+            guess = left + up - corner
+            near = min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))[2]
+        else:
+            near = {1: left, 2: up, 3: (left + up) // 2}[kind]
+        row[i] = (row[i] + near) & 255
 
 
 class Browser:
@@ -100,22 +158,24 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return typing.cast("dict[str, typing.Any]", json.loads(message))
 
-    def open(self, path: pathlib.Path, dark: bool = False) -> Page:
-        """Returns the page of a file, once its data is shown."""
+    def open(self, path: pathlib.Path, dark: bool = False, width: int | None = None) -> Page:
+        """Returns the page of a file, once its data is shown; `width` is that of its window."""
         target = self.call("Target.createTarget", {"url": "about:blank"})["targetId"]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        return Page(self, session, path, dark)
+        return Page(self, session, path, dark, width)
 
 
 class Page:
     """A page that is open. Its requests and complaints are collected."""
 
-    def __init__(self, browser: Browser, session: str, path: pathlib.Path, dark: bool) -> None:
+    def __init__(self, browser: Browser, session: str, path: pathlib.Path, dark: bool, width: int | None = None) -> None:
         self._browser = browser
         self._session = session
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        if width is not None:
+            self.resize(width, 1000)
         begin = time.monotonic()
         self.url = path.resolve().as_uri()
         self.call("Page.navigate", {"url": self.url})
@@ -191,6 +251,16 @@ class Page:
         if clip:
             options["clip"] = {**clip, "scale": 1}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", options)["data"]))
+
+    def resize(self, width: int, height: int) -> None:
+        """Gives the page a window of that size, in CSS pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+
+    def picture(self, scale: float) -> Picture:
+        """Returns the pixels of the window, scaled."""
+        size = self.call("Page.getLayoutMetrics")["cssLayoutViewport"]
+        clip = {"x": 0, "y": 0, "width": size["clientWidth"], "height": size["clientHeight"], "scale": scale}
+        return decode_png(base64.b64decode(self.call("Page.captureScreenshot", {"format": "png", "clip": clip})["data"]))
 
     def pdf(self) -> bytes:
         return base64.b64decode(self.call("Page.printToPDF", {"printBackground": True})["data"])

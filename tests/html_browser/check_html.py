@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Opens pages of --html in headless Chromium and uses them as a reader does.
 
-    check_html.py --command build/dev/tools/cachalot [--pictures FOLDER] [--only NAME]
+    check_html.py --command build/dev/tools/cachalot [--pictures FOLDER] [--only NAME] [--write-shapes]
 
-Each check is a function test_*, which gets a Context. Without a Chromium it skips with a message.
+Each check is a function test_*, which gets a Context. Without a Chromium it skips with a message. The shapes of pages are in
+shapes.json; --write-shapes writes them anew, after a look at the pages (--pictures).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import typing
 
@@ -27,6 +29,11 @@ import training
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=\"window.wasExecuted = true\">/model.py"
 SHARED = "window.cachalotReport.shared"
+SHAPES = pathlib.Path(__file__).parent / "shapes.json"
+# By name: the width of the window, and whether it is dark.
+VIEWS = {"light": (1280, False), "dark": (1280, True), "telephone": (390, False)}
+# Parts of a page whose places and widths do not depend on the fonts of a machine.
+PARTS = ".top, #verdict, #figures, .figure, main > section.card, #tables > section.card, .chart, .overview, .map, .flame, .remedies > li"
 
 
 class Context(typing.NamedTuple):
@@ -34,10 +41,11 @@ class Context(typing.NamedTuple):
     folder: pathlib.Path
     command: str
     pictures: pathlib.Path | None
+    writes_shapes: bool = False
 
-    def cachalot(self, *arguments: object) -> str:
-        done = subprocess.run([self.command, *map(str, arguments)], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+    def cachalot(self, *arguments: object, cwd: pathlib.Path | None = None, code: int = 0) -> str:
+        done = subprocess.run([self.command, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd)
+        assert done.returncode == code, done.stderr
         return done.stdout
 
     def page(self, events: int = 6000, dark: bool = False, **options: typing.Any) -> browser.Page:
@@ -54,6 +62,12 @@ class Context(typing.NamedTuple):
         if not path.exists():
             training.write_snapshot(path, events, **options)
         return path
+
+    @property
+    def program(self) -> pathlib.Path | None:
+        """A program to simulate; None in a build without the simulator."""
+        path = pathlib.Path(self.command).resolve().parents[1] / "tests" / "allocating_program"
+        return path if path.exists() else None
 
     def picture(self, page: browser.Page, name: str, whole: bool = True) -> None:
         if self.pictures:
@@ -359,10 +373,9 @@ def test_advise_has_its_table_beside_the_history(context: Context) -> None:
 
 def test_reports_are_tables(context: Context) -> None:
     trace = ROOT / "data" / "traces" / "gpt2_fp32.csv.gz"
-    program = pathlib.Path(context.command).parents[1] / "tests" / "allocating_program"
-    commands = {"compare": [trace], "check": ["--max-peak", "1TiB", trace]}
-    if program.exists():  # not in a build without the simulator
-        commands["simulate"] = [program, 4, 64, 2]
+    commands: dict[str, list[object]] = {"compare": [trace], "check": ["--max-peak", "1TiB", trace]}
+    if context.program:
+        commands["simulate"] = [context.program, 4, 64, 2]
     for command, arguments in commands.items():
         html = context.folder / f"{command}.html"
         context.cachalot(command, "--html", html, *arguments)
@@ -404,11 +417,113 @@ def test_top_draws_its_samples(context: Context) -> None:
     assert_quiet(page)
 
 
+def test_a_trace_has_no_empty_parts(context: Context) -> None:
+    html = context.folder / "trace.html"
+    context.cachalot("check", "--html", html, "--max-peak", "1GiB", ROOT / "data" / "traces" / "gpt2_fp32.csv.gz", code=1)
+    page = context.chromium.open(html)
+    shown = page.evaluate("document.body.innerText")
+    for absent in ("unknown", "Flame graph", "Lines of the program", "1 rows", "1 call stacks", " ms"):
+        assert absent not in shown, absent
+    assert "call stacks were not recorded" in shown and "1 row" in shown, shown
+    assert page.evaluate("countOf(1, 'call stack')") == "1 call stack" and page.evaluate("countOf(1200, 'row')") == "1,200 rows"
+    assert page.evaluate("document.getElementById('verdict').classList.contains('bad')")
+    assert page.evaluate("bytesText(6.625 * 2 ** 20)") == "6.62 MiB", "not as the command writes it"
+    assert_quiet(page)
+
+
+# A telephone shows what a number is of without a move sideways.
+def test_a_narrow_window_shows_each_subject(context: Context) -> None:
+    snapshot, trace = context.snapshot(), ROOT / "data" / "traces" / "gpt2_varlen.csv.gz"
+    commands: dict[str, list[object]] = {"explain": ["--memory", "1GiB", snapshot], "snapshot": [snapshot], "advise": ["--no-times", snapshot],
+                                         "diff": [snapshot, context.snapshot(3000, growth=1.5)], "compare": [trace], "check": ["--max-peak", "1TiB", trace]}
+    if context.program:
+        commands["simulate"] = [context.program, 4, 64, 2]
+    for command, arguments in commands.items():
+        html = context.folder / f"narrow_{command}.html"
+        context.cachalot(command, "--html", html, *arguments)
+        page = context.chromium.open(html, width=390)
+        page.frames(3)
+        outside = page.evaluate("""[...document.querySelectorAll('main *, .top *')].filter((each) => {
+          const box = each.getBoundingClientRect();
+          return box.width > 1 && (box.right > innerWidth + 1 || each.matches('.scroll') && each.scrollWidth > each.clientWidth);
+        }).map((each) => each.outerHTML.slice(0, 120))""")
+        assert outside == [] and page.evaluate("document.documentElement.scrollWidth") == 390, (command, outside)
+        rows = page.evaluate("[...document.querySelectorAll('.data tbody tr')].map((row) => row.firstElementChild && [...row.children].filter((cell) => cell.matches('.subject')).length)")
+        assert rows and set(rows) == {1}, (command, rows)
+        context.picture(page, f"narrow_{command}")
+        assert_quiet(page)
+
+
+def shape_of(page: browser.Page, width: int) -> dict[str, typing.Any]:
+    """Returns where the parts of a page are, the colours that its style gives, and a summary of each part's pixels."""
+    page.resize(width, page.evaluate("document.documentElement.scrollHeight"))  # all of it is drawn
+    time.sleep(0.2)
+    page.frames(4)
+    shape = page.evaluate(f"""(() => {{
+      const color = (selector, property) => getComputedStyle(document.querySelector(selector))[property];
+      const parts = [...document.querySelectorAll({json.dumps(PARTS)})].filter((each) => each.offsetWidth > 0);
+      return {{
+        width: document.documentElement.scrollWidth,
+        colors: {{
+          categories: theme.categories.join(' '), ground: color('body', 'backgroundColor'), paper: color('.card', 'backgroundColor'), ink: color('h1', 'color'),
+          whale: color('.whale', 'color'), verdict: color('#verdict', 'borderLeftColor'), soft: color('#subtitle', 'color'),
+        }},
+        parts: parts.map((each) => {{
+          const box = each.getBoundingClientRect();
+          return [each.id || each.className || each.localName, ...[box.x, box.y, box.width, box.height].map(Math.round)];
+        }}),
+      }};
+    }})()""")
+    scale = 0.25
+    picture = page.picture(scale)
+    shape["parts"] = [[name, x, wide, high, *picture.summary(x * scale, y * scale, (x + wide) * scale, (y + high) * scale)] for name, x, y, wide, high in shape["parts"]]
+    return typing.cast("dict[str, typing.Any]", shape)
+
+
+def differences(found: dict[str, typing.Any], stored: dict[str, typing.Any]) -> list[str]:
+    """Returns what differs by more than fonts do: they change heights, and little of the colours."""
+    if [part[0] for part in found["parts"]] != [part[0] for part in stored["parts"]]:
+        return [f"the parts are {[part[0] for part in found['parts']]}, not {[part[0] for part in stored['parts']]}"]
+    differs = [f"{key} is {found[key]}, not {stored[key]}" for key in ("width", "colors") if found[key] != stored[key]]
+    for (name, *now), (_, *then) in zip(found["parts"], stored["parts"]):
+        if any(abs(now[i] - then[i]) > 4 for i in (0, 1)):
+            differs.append(f"{name}: left and width are {now[:2]}, not {then[:2]}")
+        if abs(now[2] - then[2]) > 24 + 0.3 * then[2]:
+            differs.append(f"{name}: its height is {now[2]}, not {then[2]}")
+        if any(abs(a - b) > 14 for a, b in zip(now[3:6], then[3:6])):
+            differs.append(f"{name}: its mean colour is {now[3:6]}, not {then[3:6]}")
+        if abs(now[6] - then[6]) > 4 + 0.2 * then[6]:
+            differs.append(f"{name}: {now[6]} % of it have a colour, not {then[6]} %")
+    return differs
+
+
+def test_pages_look_as_they_did(context: Context) -> None:
+    pages = {"explain": context.folder / "shape_explain.html"}
+    context.cachalot("explain", "--html", pages["explain"], "--memory", "1GiB", context.snapshot().name, cwd=context.folder)
+    if context.program:
+        pages["simulate"] = context.folder / "shape_simulate.html"
+        context.cachalot("simulate", "--gpu", "t4", "--html", pages["simulate"], "tests/allocating_program", 4, 64, 2, cwd=context.program.parents[1])
+    found = {}
+    for name, html in pages.items():
+        for view, (width, dark) in VIEWS.items():
+            page = context.chromium.open(html, dark, width)
+            found[f"{name} {view}"] = shape_of(page, width)
+            context.picture(page, f"{name}_{view}")
+            assert_quiet(page)
+    if context.writes_shapes:
+        assert context.program, "the shapes need a build with the simulator"
+        SHAPES.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(shape, separators=(',', ':'))}" for name, shape in found.items()) + "\n}\n")
+    stored = json.loads(SHAPES.read_text())
+    differs = [f"{name}: {each}" for name, shape in found.items() for each in differences(shape, stored[name])]
+    assert not differs, "\n".join(["if it is meant, --write-shapes:", *differs])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--command", required=True)
     parser.add_argument("--pictures", type=pathlib.Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--write-shapes", action="store_true")
     arguments = parser.parse_args()
     chromium = browser.find_chromium()
     if chromium is None:
@@ -417,7 +532,7 @@ def main() -> int:
     tests = [each for name, each in globals().items() if name.startswith("test_") and arguments.only in name]
     failures = 0
     with tempfile.TemporaryDirectory(prefix="cachalot-pages-") as folder, browser.Browser(chromium) as started:
-        context = Context(started, pathlib.Path(folder), arguments.command, arguments.pictures)
+        context = Context(started, pathlib.Path(folder), arguments.command, arguments.pictures, arguments.write_shapes)
         for test in tests:
             try:
                 test(context)
