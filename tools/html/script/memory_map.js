@@ -130,7 +130,7 @@ class MemoryMap {
     const held = this.shared.pyramid.at(this.shared.moment)[this.shared.pyramid.reserved(this.layout)];
     const free = Math.max(0, held - used);
     this.heading.textContent = run.layouts[this.layout].name;
-    this.title.textContent = `${bytesText(held)} reserved, ${bytesText(free)} of it free (${percentText(held > 0 ? free / held : 0)})`;
+    this.title.textContent = `${bytesText(held)} reserved, ${bytesText(free)} free (${percentText(held > 0 ? free / held : 0)})`;
     this.canvas.setAttribute('aria-label', `Memory map, ${run.layouts[this.layout].name}: ${this.title.textContent}, ${countOf(this.shared.live.length, 'block')} in ${countOf(this.ranges.length, 'segment')}`);
   }
 
