@@ -82,8 +82,9 @@ function sizedContext(canvas, width, height) {
 
 // Returns the text, or as much of its beginning as the width has room for, with an ellipsis; "" without room for five letters.
 function fittedText(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let length = text.length - 1;
+  const whole = context.measureText(text).width;
+  if (whole <= width) return text;
+  let length = Math.min(text.length - 1, Math.ceil((1.3 * text.length * width) / whole));
   while (length > 4 && context.measureText(`${text.slice(0, length)}…`).width > width) --length;
   return length > 4 ? `${text.slice(0, length)}…` : '';
 }
