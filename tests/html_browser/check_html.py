@@ -532,7 +532,7 @@ def main() -> int:
     tests = [each for name, each in globals().items() if name.startswith("test_") and arguments.only in name]
     failures = 0
     with tempfile.TemporaryDirectory(prefix="cachalot-pages-") as folder, browser.Browser(chromium) as started:
-        context = Context(started, pathlib.Path(folder), arguments.command, arguments.pictures, arguments.write_shapes)
+        context = Context(started, pathlib.Path(folder), str(pathlib.Path(arguments.command).resolve()), arguments.pictures, arguments.write_shapes)
         for test in tests:
             try:
                 test(context)
