@@ -204,21 +204,49 @@ def test_what_is_reserved_serves_without_new_memory():
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_a_reservation_survives_the_capture_of_a_graph():
+def captured(of):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # empties the cache of all devices first
+        of.mul_(2)
+    return graph
+
+
+def captured_after_a_run_in_its_pool(of):
+    """Captures like the graph trees of torch.compile(mode="reduce-overhead")."""
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+    torch.cuda.empty_cache()
+    of.mul_(2)
+    torch._C._cuda_endAllocateToPool(0, pool)
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        of.mul_(2)
+    torch._C._cuda_releasePool(0, pool)
+    return graph
+
+
+def made_callable(of):
+    return torch.cuda.make_graphed_callables(lambda a: a * 2, (of,))
+
+
+@pytest.mark.parametrize("capture", [captured, captured_after_a_run_in_its_pool, made_callable])
+def test_a_reservation_survives_the_capture_of_a_graph(capture):
     import cachalot
 
-    cachalot.reserve("640MiB")
-    graph = torch.cuda.CUDAGraph()
+    devices = range(torch.cuda.device_count())
+    for device in devices:
+        cachalot.reserve("640MiB", device)
     static = torch.ones(1000, device="cuda")
-    with torch.cuda.graph(graph):  # empties the cache first
-        static.mul_(2)
-    assert cachalot.limits().reservation_bytes >= 600 * MiB
+    held = [torch.cuda.memory_reserved(device) for device in devices]
+    graph = capture(static)
+    assert cachalot.limits(0).reservation_bytes >= 600 * MiB
+    assert all(torch.cuda.memory_reserved(device) >= held[device] for device in devices)
     calls = torch.cuda.memory_stats()["num_device_alloc"]
     tensor = bytes_on_gpu(300 * MiB)
     assert torch.cuda.memory_stats()["num_device_alloc"] == calls
     del graph, static, tensor
     torch.cuda.empty_cache()
-    cachalot.trim()
+    for device in devices:
+        cachalot.trim(0, device)
 
 
 def test_a_reservation_beyond_the_limit_is_refused():
