@@ -74,19 +74,16 @@ def awake_report(device: Device = None) -> AwakeReport:
         RuntimeError: there is no CUDA driver, or the process is a forked child of one that used CUDA.
     """
     report = memory_report(device)
-    rows = [*_rows_of_pools(report), *_rows_of_others(report)]
+    rows = [*_rows_of_pools(report), *(AwakeRow(row.name, row.bytes, _CALLS[row.key]) for row in report.rows if row.key in _CALLS)]
     rows = [row for row in rows if row.bytes != 0]
     rows.sort(key=lambda row: -1 if row.bytes is None else row.bytes, reverse=True)
     return AwakeReport(report.device, report.asleep_bytes, tuple(rows))
 
 
 def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
-    cached = waiting = outside = 0
-    for pool in pools():
-        if pool["device"] != report.device:
-            continue
-        cached += pool["cached"]
-        waiting += pool["waiting"]
+    of_device = [pool for pool in pools() if pool["device"] == report.device]
+    outside = 0
+    for pool in of_device:
         number = pool["first"], pool["second"]
         if pool["tag"]:
             yield AwakeRow(f"tag '{pool['tag']}'", pool["live"], f"cachalot.release_physical({pool['tag']!r})")
@@ -95,9 +92,16 @@ def _rows_of_pools(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
         else:
             outside = pool["live"]
     plain = _plain_bytes(report.device) if outside else 0
+    outside -= plain
     yield AwakeRow("plain memory", plain, "its end: plain memory cannot sleep")
-    yield from _rows_outside_of_regions(outside - plain, report.libraries)
-    yield AwakeRow("cache", cached, "torch.cuda.empty_cache()")
+    for library, held in sorted(report.libraries.items()):  # these have no regions
+        if library != "torch":
+            held = min(held, outside)
+            outside -= held
+            yield AwakeRow(f"library {library}", held, f"the end of the arrays of {library}")
+    yield AwakeRow("tensors outside of all regions", outside, "their end, or allocate them within cachalot.region(tag)")
+    yield AwakeRow("cache", sum(pool["cached"] for pool in of_device), "torch.cuda.empty_cache()")
+    waiting = sum(pool["waiting"] for pool in of_device)
     yield AwakeRow("freed memory that other streams may use", waiting, "torch.cuda.synchronize(), then torch.cuda.empty_cache()")
 
 
@@ -111,20 +115,3 @@ def _plain_bytes(device: int) -> int:
         return 0
     plain = [each for each in segments if each["device"] == device and not each["is_expandable"]]
     return sum(each["allocated_size"] for each in plain if each["segment_pool_id"] == [0, 0])
-
-
-def _rows_outside_of_regions(size: int, libraries: dict[str, int]) -> Iterator[AwakeRow]:
-    """Yields the default pool's memory: of other libraries, which have no regions, and the rest."""
-    for library, held in sorted(libraries.items()):
-        if library == "torch":
-            continue
-        held = min(held, size)
-        size -= held
-        yield AwakeRow(f"library {library}", held, f"the end of the arrays of {library}")
-    yield AwakeRow("tensors outside of all regions", size, "their end, or allocate them within cachalot.region(tag)")
-
-
-def _rows_of_others(report: DeviceMemoryReport) -> Iterator[AwakeRow]:
-    for row in report.rows:
-        if row.key in _CALLS:
-            yield AwakeRow(row.name, row.bytes, _CALLS[row.key])

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._base.text import bytes_text
 from .._bindings import driver as _driver, nccl as _nccl, nvml as _nvml
@@ -17,9 +17,6 @@ from .._heap.regions import pools as all_pools
 
 if TYPE_CHECKING:
     from .._heap.enabled import Device
-
-
-# The memory of one device in rows that add up: what cachalot.memory_report() returns, and its table.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +105,8 @@ class DeviceMemoryReport:
         lines.append(f"  {_figure(self.used_bytes)}  in all")
         in_use = {library: size for library, size in self.libraries.items() if size}
         if len(in_use) > 1:
-            lines.append("in use by library: " + _list(in_use))
+            by_library = ", ".join(f"{library} {bytes_text(size)}" for library, size in in_use.items())
+            lines.append(f"in use by library: {by_library}")
         if self.tensor_pools_bytes:
             lines.append(f"in use by tensor pools: {bytes_text(self.tensor_pools_bytes)}")
         if self.asleep_bytes:
@@ -116,24 +114,21 @@ class DeviceMemoryReport:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def add_unexplained(rows: list[MemoryRow], used: int | None) -> tuple[MemoryRow, ...]:
-    """Returns the rows with a last one, so that they add up to `used`."""
-    known = sum(row.bytes or 0 for row in rows)
+def _unexplained(rows: list[MemoryRow], used: int | None) -> MemoryRow:
+    """Returns the last row: with it, they add up to `used`."""
+    name = "unexplained"
     if used is None:
-        last = MemoryRow("unexplained", "unexplained", None, "what is used of the device is unknown")
-    else:
-        unknown = [row.name for row in rows if row.bytes is None]
-        source = f"used less the rows above; {', '.join(unknown)} included" if unknown else "used less the rows above"
-        last = MemoryRow("unexplained", "unexplained", used - known, source)
-    return (*rows, last)
+        return MemoryRow(name, name, None, "what is used of the device is unknown")
+    unknown = ", ".join(row.name for row in rows if row.bytes is None)
+    source = "used less the rows above" + (f"; {unknown} included" if unknown else "")
+    return MemoryRow(name, name, used - sum(row.bytes or 0 for row in rows), source)
 
 
 def _lines_of(row: MemoryRow, indent: int) -> list[str]:
     """Parts that hold nothing are left out, and so is a lone part, which is its row."""
     lines = [f"{' ' * indent}{_figure(row.bytes)}  {row.name:<{50 - indent}}  {row.source}".rstrip()]
-    parts = [part for part in row.parts if part.bytes != 0]
-    if len(row.parts) > 1:
-        for part in parts:
+    for part in row.parts if len(row.parts) > 1 else ():
+        if part.bytes != 0:
             lines += _lines_of(part, indent + 4)
     return lines
 
@@ -144,98 +139,11 @@ def _figure(size: int | None) -> str:
     return f"{'-' if size < 0 else ''}{bytes_text(abs(size))}".rjust(12)
 
 
-def _list(figures: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {bytes_text(size)}" for name, size in figures.items())
-
-
-# The used memory of a whole device, and its processes, by NVML or, without its answer, by CUDA.
-
 _CONTEXT = "CUDA context, and more of this process"
-
-
-class WholeDevice(NamedTuple):
-    """A device's memory, of all its users."""
-
-    total: int
-    used: int | None  # None: unknown
-    source: str
-    notes: tuple[str, ...]
-    process_rows: tuple[MemoryRow, MemoryRow]  # the rest of this process, and the other processes
-
-
-_Used = tuple[int, int | None, str]  # total, used, the source
-
-
-class _Processes(NamedTuple):
-    bytes: dict[int, int | None] | None  # by process; None: unknown
-    why_not: str = ""
-
-
-def look(driver: DriverDevice, is_used: bool, known_bytes: int) -> WholeDevice:
-    """Returns the device's memory.
-
-    Args:
-        driver: the device.
-        is_used: whether this process uses it. If not, CUDA is not asked: that would make a context.
-        known_bytes: what is known of this process's memory.
-    """
-    notes: list[str] = []
-    total_used_source: _Used
-    if driver.is_integrated():
-        notes.append("the GPU shares the host's memory: what is used of it includes what programs on the host use")
-    try:
-        with _nvml.opened(driver.uuid()) as nvml:
-            memory = nvml.memory()
-            processes = _processes(nvml)
-        if memory.reserved:
-            notes.append(f"the driver reserves {memory.reserved:,} bytes beside, which nvidia-smi does not show as used")
-        total_used_source = memory.total, memory.used, "NVML"
-    except (_nvml.NvmlError, DriverError) as error:
-        total_used_source = _asked_of_cuda(driver, is_used)
-        processes = _Processes(None, str(error))
-    return WholeDevice(*total_used_source, tuple(notes), _rows(processes, is_used, known_bytes))
-
-
-def _asked_of_cuda(driver: DriverDevice, is_used: bool) -> _Used:
-    if not is_used:
-        return driver.total_bytes(), None, "no NVML, and this process does not use the device"
-    free, total = driver.free_and_total_bytes()
-    return total, total - free, "cudaMemGetInfo"
-
-
-def _processes(nvml: _nvml.NvmlDevice) -> _Processes:
-    try:
-        return _Processes(nvml.processes())
-    except _nvml.NvmlError as error:
-        return _Processes(None, str(error))
-
-
-def _rows(processes: _Processes, is_used: bool, known_bytes: int) -> tuple[MemoryRow, MemoryRow]:
-    others = dict(processes.bytes or {})
-    own = others.pop(os.getpid(), None)
-    if own is not None:
-        rest = max(0, own - known_bytes)
-        context = MemoryRow("context", _CONTEXT, rest, "NVML's figure of this process, less the rows above")
-    elif not is_used:
-        context = MemoryRow("context", _CONTEXT, 0, "this process does not use the device")
-    else:
-        why_not = processes.why_not or "NVML does not tell this process's memory: a container, MIG or WDDM can hide it"
-        return MemoryRow("context", _CONTEXT, None, why_not), MemoryRow("others", "other processes", None, why_not)
-    return context, _row_of_others(others, processes)
-
-
-def _row_of_others(others: dict[int, int | None], processes: _Processes) -> MemoryRow:
-    if processes.bytes is None:
-        return MemoryRow("others", "other processes", None, processes.why_not)
-    parts = tuple(MemoryRow(str(pid), f"process {pid}", size, "") for pid, size in sorted(others.items()))
-    name = f"other processes: {len(parts)}"
-    if any(part.bytes is None for part in parts):
-        return MemoryRow("others", name, None, "NVML does not tell the memory of each of them", parts)
-    return MemoryRow("others", name, sum(part.bytes or 0 for part in parts), "NVML", parts)
-
-
+_OTHERS = "other processes"
 _SNAPSHOT = "the allocator's snapshot"
 _MEMPOOL = "cudaMallocAsync's default pool"
+_UNUSED = "this process does not use the device"
 
 
 def memory_report(device: Device = None) -> DeviceMemoryReport:
@@ -255,22 +163,75 @@ def memory_report(device: Device = None) -> DeviceMemoryReport:
     index = _index_of(device)
     driver = _driver.DriverDevice(index)
     is_used = driver.has_context()
-    rows = _own_rows(index, driver) if is_used else _rows_of_unused()
+    own = _rows_of_others_in_process(index, driver, is_used)
     pools = [pool for pool in all_pools() if pool["device"] == index]
-    rows = [_live(pools), _cached(pools), *rows]
-    whole = look(driver, is_used, sum(row.bytes or 0 for row in rows))
+    rows = [_row_of_pools("live", "cachalot: in use", pools), _row_of_pools("cached", "cachalot: cached", pools), *own]
+    notes: list[str] = []
+    if driver.is_integrated():
+        notes.append("the GPU shares the host's memory: what is used of it includes what programs on the host use")
+    processes: dict[int, int | None] | None = None
+    why_not = ""
+    used: int | None
+    try:
+        with _nvml.opened(driver.uuid()) as nvml:
+            memory = nvml.memory()
+            try:
+                processes = nvml.processes()
+            except _nvml.NvmlError as error:
+                why_not = str(error)
+        total, used, source = memory.total, memory.used, "NVML"
+        if memory.reserved:
+            notes.append(f"the driver reserves {memory.reserved:,} bytes beside, which nvidia-smi does not show as used")
+    except (_nvml.NvmlError, DriverError) as error:
+        total, used, source = _asked_of_cuda(driver, is_used)
+        processes, why_not = None, str(error)
+    rows += _rows_of_processes(processes, why_not, is_used, sum(row.bytes or 0 for row in rows))
     return DeviceMemoryReport(
         device=index,
         device_name=driver.name(),
-        total_bytes=whole.total,
-        used_bytes=whole.used,
-        used_source=whole.source,
-        rows=add_unexplained([*rows, *whole.process_rows], whole.used),
+        total_bytes=total,
+        used_bytes=used,
+        used_source=source,
+        rows=(*rows, _unexplained(rows, used)),
         libraries={usage.library: usage.live_bytes for usage in library_usage() if usage.device == index},
         tensor_pools_bytes=_tensor_pools_bytes(index),
         asleep_bytes=sum(pool["asleep"] for pool in pools),
-        notes=whole.notes,
+        notes=tuple(notes),
     )
+
+
+def _asked_of_cuda(driver: DriverDevice, is_used: bool) -> tuple[int, int | None, str]:
+    """Returns the total and the used memory, and the source. A device that is not used is not asked: that would make a context."""
+    if not is_used:
+        return driver.total_bytes(), None, f"no NVML, and {_UNUSED}"
+    free, total = driver.free_and_total_bytes()
+    return total, total - free, "cudaMemGetInfo"
+
+
+def _rows_of_processes(
+    processes: dict[int, int | None] | None, why_not: str, is_used: bool, known_bytes: int
+) -> tuple[MemoryRow, MemoryRow]:
+    """Returns the rest of this process, of which `known_bytes` are in other rows, and the other processes.
+
+    Args:
+        processes: the bytes of each; None: unknown, and `why_not` has the reason.
+    """
+    others = dict(processes or {})
+    own = others.pop(os.getpid(), None)
+    if own is not None:
+        context = MemoryRow("context", _CONTEXT, max(0, own - known_bytes), "NVML's figure of this process, less the rows above")
+    elif not is_used:
+        context = MemoryRow("context", _CONTEXT, 0, _UNUSED)
+    else:
+        why_not = why_not or "NVML does not tell this process's memory: a container, MIG or WDDM can hide it"
+        return MemoryRow("context", _CONTEXT, None, why_not), MemoryRow("others", _OTHERS, None, why_not)
+    if processes is None:
+        return context, MemoryRow("others", _OTHERS, None, why_not)
+    parts = tuple(MemoryRow(str(pid), f"process {pid}", size, "") for pid, size in sorted(others.items()))
+    is_known = None not in others.values()
+    size = sum(part.bytes or 0 for part in parts) if is_known else None
+    source = "NVML" if is_known else "NVML does not tell the memory of each of them"
+    return context, MemoryRow("others", f"{_OTHERS}: {len(parts)}", size, source, parts)
 
 
 def _index_of(device: object) -> int:
@@ -307,46 +268,27 @@ def _pool_name(pool: dict[str, Any]) -> str:
     return "default pool" if number == (0, 0) else f"private pool {number}"
 
 
-def _live(pools: list[dict[str, Any]]) -> MemoryRow:
-    parts = [MemoryRow(_pool_name(pool), _pool_name(pool), pool["live"], "") for pool in pools]
-    return _sum("live", "cachalot: in use", _SNAPSHOT, parts)
-
-
-def _cached(pools: list[dict[str, Any]]) -> MemoryRow:
-    parts = [MemoryRow(_pool_name(pool), _pool_name(pool), pool["cached"], "") for pool in pools]
-    waiting = sum(pool["waiting"] for pool in pools)
+def _row_of_pools(key: str, name: str, pools: list[dict[str, Any]]) -> MemoryRow:
+    parts = [MemoryRow(_pool_name(pool), _pool_name(pool), pool[key], "") for pool in pools]
+    waiting = sum(pool["waiting"] for pool in pools) if key == "cached" else 0
     if waiting:
         parts.append(MemoryRow("waiting", "freed; other streams may use it", waiting, ""))
-    return _sum("cached", "cachalot: cached", _SNAPSHOT, parts)
+    return MemoryRow(key, name, sum(part.bytes or 0 for part in parts), _SNAPSHOT, tuple(parts))
 
 
-def _sum(key: str, name: str, source: str, parts: list[MemoryRow]) -> MemoryRow:
-    return MemoryRow(key, name, sum(part.bytes or 0 for part in parts), source, tuple(parts))
-
-
-def _own_rows(index: int, driver: _driver.DriverDevice) -> list[MemoryRow]:
+def _rows_of_others_in_process(index: int, driver: DriverDevice, is_used: bool) -> list[MemoryRow]:
     """Returns the memory of this process that others than cachalot have and report."""
-    rows: list[MemoryRow] = []
+    if not is_used:
+        return [MemoryRow("mempool", _MEMPOOL, 0, _UNUSED), MemoryRow("nccl", "NCCL", 0, _UNUSED)]
     torch = _torch_bytes(index)
-    if torch is not None:
-        rows.append(MemoryRow("torch", "PyTorch's own allocator", torch, "torch.cuda.memory_reserved()"))
-    rows.append(_row_of_mempool(driver))
+    rows = [] if torch is None else [MemoryRow("torch", "PyTorch's own allocator", torch, "torch.cuda.memory_reserved()")]
+    try:
+        rows.append(MemoryRow("mempool", _MEMPOOL, driver.pool_bytes(), "cuMemPoolGetAttribute"))
+    except DriverError as error:  # a driver or a device without such pools
+        rows.append(MemoryRow("mempool", _MEMPOOL, None, str(error)))
     nccl = _nccl.memory(index)
     name = f"NCCL, communicators: {nccl.communicators}"
-    rows.append(MemoryRow("nccl", name, nccl.bytes, nccl.why_not or "ncclCommMemStats"))
-    return rows
-
-
-def _rows_of_unused() -> list[MemoryRow]:
-    why = "this process does not use the device"
-    return [MemoryRow("mempool", _MEMPOOL, 0, why), MemoryRow("nccl", "NCCL", 0, why)]
-
-
-def _row_of_mempool(driver: _driver.DriverDevice) -> MemoryRow:
-    try:
-        return MemoryRow("mempool", _MEMPOOL, driver.pool_bytes(), "cuMemPoolGetAttribute")
-    except _driver.DriverError as error:  # a driver or a device without such pools
-        return MemoryRow("mempool", _MEMPOOL, None, str(error))
+    return [*rows, MemoryRow("nccl", name, nccl.bytes, nccl.why_not or "ncclCommMemStats")]
 
 
 def _torch_bytes(index: int) -> int | None:
