@@ -162,7 +162,8 @@ class _Writer:
         previous = sys.excepthook
 
         def tell(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-            self.end(_text_of(error))
+            first_line = str(error).partition("\n")[0]
+            self.end(f"{kind.__name__}: {first_line}"[:300])
             previous(kind, error, trace)
 
         sys.excepthook = tell
@@ -187,7 +188,7 @@ class _Writer:
     def _write(self, ended: str, sites: bool) -> None:
         rank, ranks = _place_in_job()
         report = dataclasses.replace(own_report(rank, _MOST_SITES, sites=sites), ended=ended)
-        if self._written is not None and _is_same(report, self._written):
+        if self._written is not None and report == dataclasses.replace(self._written, time=report.time):
             return
         if report.rank is None and report.device is None and not ended:
             return  # a helper process
@@ -195,15 +196,6 @@ class _Writer:
         write_whole(self._folder / f"{name}.json", report.to_json().encode())
         write_whole(self._folder / f"{name}.txt", f"{report_of([report], ranks)}\n".encode())
         self._written = report
-
-
-def _is_same(one: RankReport, other: RankReport) -> bool:
-    return dataclasses.replace(one, time=0) == dataclasses.replace(other, time=0)
-
-
-def _text_of(error: BaseException) -> str:
-    first_line = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {first_line}"[:300]
 
 
 def _place_in_job() -> tuple[int | None, int]:

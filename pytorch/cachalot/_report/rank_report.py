@@ -16,7 +16,8 @@ from .._leaks.sites import HOW_TO_RECORD, MemorySite, live_sites
 
 _MOST_ROWS = 32  # ranks in the table; the others are counted
 _HIGHEST_RANK = 9_999_999  # that a file may have: those below it without a file are listed
-_TEXTS = ("host", "device_name", "allocator", "note", "ended")
+# The values that members of a file have, by the annotation of a RankReport's.
+_VALUES = {"int": (int,), "int | None": (int, type(None)), "float": (int, float), "str": (str,)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +136,14 @@ class DistributedReport:
             shown = sorted(sorted(shown, key=lambda rank: -rank.peak_reserved)[:_MOST_ROWS], key=_by_rank)
         if not shown:
             return []
-        hosts = len({rank.host for rank in shown})
+        several_hosts = len({rank.host for rank in shown}) > 1
         rows = [["rank", "device", *(title for title, _ in _COLUMNS)]]
-        rows += [[_number(rank), _device(rank, hosts), *(text(rank) for _, text in _COLUMNS)] for rank in shown]
-        lines = _aligned(rows)
+        for rank in shown:
+            number = "-" if rank.rank is None else str(rank.rank)
+            device = f"{rank.host} cuda:{rank.device}" if several_hosts else f"cuda:{rank.device}"
+            rows.append([number, device, *(text(rank) for _, text in _COLUMNS)])
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
         return [*lines, f"  and {left_out:,} more ranks, with lower peaks"] if left_out else lines
 
     def _notes(self) -> list[str]:
@@ -177,14 +182,6 @@ def report_of(ranks: Iterable[RankReport], world_size: int) -> DistributedReport
     return DistributedReport(found, world_size, tuple(rank for rank in range(world_size) if rank not in there))
 
 
-def _number(rank: RankReport) -> str:
-    return "-" if rank.rank is None else str(rank.rank)
-
-
-def _device(rank: RankReport, hosts: int) -> str:
-    return f"cuda:{rank.device}" if hosts == 1 else f"{rank.host} cuda:{rank.device}"
-
-
 def _share(size: int, total: int) -> str:
     return f"{bytes_text(size)} ({100 * size / total:.0f} %)" if total else bytes_text(size)
 
@@ -200,11 +197,6 @@ _COLUMNS: tuple[tuple[str, Callable[[RankReport], str]], ...] = (
 )
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-
-
 def _parsed(text: str | bytes, whose: str) -> Any:
     try:
         return json.loads(text)
@@ -214,26 +206,18 @@ def _parsed(text: str | bytes, whose: str) -> Any:
 
 def _rank_of(fields: Any) -> RankReport:
     try:
-        given: dict[str, Any] = {field.name: fields[field.name] for field in dataclasses.fields(RankReport)}
-        wrong = [name for name, value in given.items() if name != "sites" and not _is_of_the_kind(name, value)]
-        if wrong:
-            raise TypeError(f"{wrong[0]} is {given[wrong[0]]!r}")
+        fields_of_rank = dataclasses.fields(RankReport)
+        given: dict[str, Any] = {field.name: fields[field.name] for field in fields_of_rank}
+        for field in fields_of_rank:
+            value = given[field.name]
+            is_wrong = field.name != "sites" and type(value) not in _VALUES[str(field.type)]
+            if is_wrong or (field.name == "rank" and value is not None and not 0 <= value <= _HIGHEST_RANK):
+                raise TypeError(f"{field.name} is {value!r}")
         if given["sites"] is not None:
             given["sites"] = tuple(MemorySite(**site) for site in given["sites"])
         return RankReport(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no report of a rank: {error!r}") from None
-
-
-def _is_of_the_kind(name: str, value: object) -> bool:
-    """Returns whether a member of a file, except `sites`, has a value as in a RankReport."""
-    if name == "rank":
-        return value is None or (type(value) is int and 0 <= value <= _HIGHEST_RANK)
-    if name == "device":
-        return value is None or type(value) is int
-    if name == "time":
-        return type(value) in (int, float)
-    return type(value) is (str if name in _TEXTS else int)
 
 
 def own_report(rank: int | None, most: int, *, sites: bool = True) -> RankReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import time
 import zlib
@@ -62,7 +63,19 @@ def distributed_report(
     own = own_report(dist.get_rank(), most)
     if _are_others_absent():
         return report_of([own], len(members))
-    return _Gathering(dist.distributed_c10d._get_default_store(), members, timeout).gather(own)
+    from torch._C._distributed_c10d import PrefixStore
+
+    call = _calls[members] = _calls.get(members, 0) + 1
+    prefix = f"cachalot/report/{zlib.crc32(repr(members).encode())}/{call}"
+    store = PrefixStore(prefix, dist.distributed_c10d._get_default_store())
+    try:
+        store.set(str(own.rank), own.to_json())
+        return _led(store, members, timeout) if own.rank == members[0] else _followed(store, members, own.rank, timeout)
+    except RuntimeError as error:  # torch's, of a connection that is gone
+        first_line = str(error).partition("\n")[0]
+        raise ConnectionError(
+            f"torch.distributed's store does not answer; the process that keeps it may have died: {first_line}"
+        ) from None
 
 
 def _are_others_absent() -> bool:
@@ -74,80 +87,49 @@ def _are_others_absent() -> bool:
     return bool(setting(b"absent_ranks") == b"1")
 
 
-class _Gathering:
-    """One call of all ranks: each leaves its report in the store, the group's first rank reads them and leaves the whole."""
+def _led(store: Any, members: tuple[int, ...], timeout: float) -> DistributedReport:
+    """The group's first rank reads the reports that all ranks leave in the store, and leaves the whole there."""
+    keys = [str(rank) for rank in members]
+    if not _await(store, keys, timeout):
+        late = tuple(rank for rank, key in zip(members, keys) if not store.check([key]))
+        message = _has_not_called(late, timeout)
+        store.set("all", _FAILED + message.encode())
+        raise TimeoutError(message)
+    ranks = [RankReport.from_json(store.get(key)) for key in keys]
+    worst = max(ranks, key=lambda rank: rank.peak_reserved)
+    shown = tuple(rank if rank is worst else dataclasses.replace(rank, sites=None) for rank in ranks)
+    report = DistributedReport(shown, len(ranks))
+    store.set("all", report.to_json())
+    done = [f"{key}/done" for key in keys[1:]]
+    _await(store, done, timeout)  # this process may be the one that keeps the store
+    for key in [*keys, *done, "all"]:
+        store.delete_key(key)
+    return report
 
-    def __init__(self, store: Any, members: tuple[int, ...], timeout: float) -> None:
-        self._store = store
-        self._members = members
-        self._timeout = timeout
-        call = _calls[members] = _calls.get(members, 0) + 1
-        self._prefix = f"cachalot/report/{zlib.crc32(repr(members).encode())}/{call}/"
 
-    def gather(self, own: RankReport) -> DistributedReport:
-        try:
-            return self._gather(own)
-        except RuntimeError as error:  # torch's, of a connection that is gone
-            first_line = str(error).partition("\n")[0]
-            raise ConnectionError(
-                f"torch.distributed's store does not answer; the process that keeps it may have died: {first_line}"
-            ) from None
+def _followed(store: Any, members: tuple[int, ...], rank: int | None, timeout: float) -> DistributedReport:
+    """Another rank reads the whole. The first rank waits for the others as long as this one would, and then tells."""
+    if not _await(store, ["all"], 2 * timeout):
+        raise TimeoutError(_has_not_called((members[0],), 2 * timeout))
+    told: bytes = store.get("all")
+    store.set(f"{rank}/done", "")
+    if told.startswith(_FAILED):
+        raise TimeoutError(told.removeprefix(_FAILED).decode())
+    return DistributedReport.from_json(told)
 
-    def _gather(self, own: RankReport) -> DistributedReport:
-        self._store.set(self._key(own.rank), own.to_json())
-        if own.rank == self._members[0]:
-            return self._lead()
-        # The first rank waits as long for others, and then tells.
-        if not self._await([self._prefix + "all"], 2 * self._timeout):
-            raise TimeoutError(_has_not_called((self._members[0],), 2 * self._timeout))
-        told = self._store.get(self._prefix + "all")
-        self._store.set(self._key(own.rank) + "/done", "")
-        if told.startswith(_FAILED):
-            raise TimeoutError(told[len(_FAILED) :].decode())
-        return DistributedReport.from_json(told)
 
-    def _lead(self) -> DistributedReport:
-        keys = [self._key(rank) for rank in self._members]
-        if not self._await(keys, self._timeout):
-            late = tuple(rank for rank, key in zip(self._members, keys) if not self._store.check([key]))
-            message = _has_not_called(late, self._timeout)
-            self._store.set(self._prefix + "all", _FAILED + message.encode())
-            raise TimeoutError(message)
-        ranks = [RankReport.from_json(self._store.get(key)) for key in keys]
-        report = DistributedReport(tuple(_without_sites_but_of_the_worst(ranks)), len(ranks))
-        self._store.set(self._prefix + "all", report.to_json())
-        self._finish()
-        return report
-
-    def _finish(self) -> None:
-        """Waits until the others have read, since this process may be the one that keeps the store; then removes all."""
-        done = [self._key(rank) + "/done" for rank in self._members[1:]]
-        self._await(done, self._timeout)
-        for key in [*(self._key(rank) for rank in self._members), *done, self._prefix + "all"]:
-            self._store.delete_key(key)
-
-    def _key(self, rank: int | None) -> str:
-        return f"{self._prefix}{rank}"
-
-    def _await(self, keys: list[str], seconds: float) -> bool:
-        """Returns whether all keys are in the store before the time is over."""
-        deadline = time.monotonic() + seconds
-        for key in keys:
-            while not self._store.check([key]):
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(_LOOK_SECONDS)
-        return True
+def _await(store: Any, keys: list[str], seconds: float) -> bool:
+    """Returns whether all keys are in the store before the time is over."""
+    deadline = time.monotonic() + seconds
+    for key in keys:
+        while not store.check([key]):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def _has_not_called(ranks: tuple[int, ...], seconds: float) -> str:
     verb = "has" if len(ranks) == 1 else "have"
     return (f"{names_of(ranks)} {verb} not called cachalot.distributed_report() within {seconds:g} s: all ranks of the group must "
             f"call it, and a rank that died cannot (CACHALOT_REPORT_DIR keeps reports of ranks that die)")
-
-
-def _without_sites_but_of_the_worst(ranks: list[RankReport]) -> list[RankReport]:
-    import dataclasses
-
-    worst = max(ranks, key=lambda rank: rank.peak_reserved)
-    return [rank if rank is worst else dataclasses.replace(rank, sites=None) for rank in ranks]
