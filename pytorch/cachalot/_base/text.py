@@ -9,3 +9,8 @@ def bytes_text(size: int) -> str:
         if size >= unit:
             return f"{size / unit:.2f} {name}"
     return f"{size} bytes"
+
+
+def held_text(size: int, blocks: int) -> str:
+    """Returns "1.50 GiB in 3 blocks"."""
+    return f"{bytes_text(size)} in {blocks:,} block{'' if blocks == 1 else 's'}"

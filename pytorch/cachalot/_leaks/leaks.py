@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._base.errors import EnableError
-from .._base.text import bytes_text
+from .._base.text import bytes_text, held_text
 from .._bindings.plug import Functions, Plug
 from .frames import Frame, site_frame, where
 from .suspects import Suspect
@@ -57,7 +56,7 @@ class AllocationSite:
         return site_frame(self.stack)
 
     def __str__(self) -> str:
-        return f"{_held(self.live_bytes, self.live_blocks)} from {where(self.frame)}"
+        return f"{held_text(self.live_bytes, self.live_blocks)} from {where(self.frame)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +76,11 @@ class Leak(AllocationSite):
         age = f"{self.oldest_seconds:.1f} s"
         age = f"oldest {age}" if self.sample_allocations else f"oldest {self.oldest_iterations} iterations ({age})"
         age = f"{age}, " if self.live_blocks else ""
-        left = f"{_held(self.live_bytes, self.live_blocks)} left" if self.live_blocks else "all given back"
+        left = f"{held_text(self.live_bytes, self.live_blocks)} left" if self.live_blocks else "all given back"
         left = f"{left} since the last {unit}, " if self.was_freed else ""
         lines = [
             f"+{bytes_text(round(self.bytes_per_iteration))} {_every(self.sample_allocations)}: "
-            f"{_held(self.highest_bytes, self.highest_blocks)} from {where(self.frame)}",
+            f"{held_text(self.highest_bytes, self.highest_blocks)} from {where(self.frame)}",
             f"  {left}{age}confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} {unit}s",
         ]
         if self.frame and self.frame.source:
@@ -120,7 +119,7 @@ class LeakReport:
         found = f"{grow} after {self.iterations} iterations"
         if self.sample_allocations:
             found = f"{self._judged_by_allocations}, {grow}"
-        lines = [f"cachalot leaks: {found}; {_held(self.live_bytes, self.live_blocks)} live"]
+        lines = [f"cachalot leaks: {found}; {held_text(self.live_bytes, self.live_blocks)} live"]
         lines += map(str, self.leaks)
         if self.leak_count > len(self.leaks):
             lines.append(f"and {self.leak_count - len(self.leaks)} more")
@@ -163,11 +162,11 @@ class TrackReport:
     def __str__(self) -> str:
         earlier = ""
         if self.freed_earlier_blocks:
-            earlier = f", {_held(self.freed_earlier_bytes, self.freed_earlier_blocks)} of it from before"
+            earlier = f", {held_text(self.freed_earlier_bytes, self.freed_earlier_blocks)} of it from before"
         lines = [
-            f"cachalot track '{self.label}': allocated {_held(self.allocated_bytes, self.allocated_blocks)}, "
-            f"freed {_held(self.freed_bytes, self.freed_blocks)}{earlier}, "
-            f"left {_held(self.left_bytes, self.left_blocks)}; peak +{bytes_text(self.peak_bytes)}"
+            f"cachalot track '{self.label}': allocated {held_text(self.allocated_bytes, self.allocated_blocks)}, "
+            f"freed {held_text(self.freed_bytes, self.freed_blocks)}{earlier}, "
+            f"left {held_text(self.left_bytes, self.left_blocks)}; peak +{bytes_text(self.peak_bytes)}"
         ]
         return "\n".join(lines + _listed(self))
 
@@ -213,7 +212,11 @@ class LeakDetector:
         self._number: int | None = number.value
         self._warm_up = warm_up
         self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
-        self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
+        self._hook: Any = None
+        if on_optimizer_step:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            self._hook = register_optimizer_step_post_hook(self._on_optimizer_step)
         self._looks: _Looks | None = None
         self._at_exit = atexit._ncallbacks()  # before the program's
 
@@ -278,7 +281,7 @@ class LeakDetector:
         is_nameless = not any(suspect.name for suspect in found) and any(suspect.name for suspect in seen)
         return seen if is_gone or is_nameless else tuple(found)
 
-    def _on_optimizer_step(self) -> None:
+    def _on_optimizer_step(self, *_: object) -> None:
         if not self._is_inherited:
             self._step()
 
@@ -490,15 +493,6 @@ def _plug() -> Plug:
     return plug
 
 
-def _after_optimizer_steps(call: Callable[[], None]) -> Any:
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    def ended(*_: object) -> None:
-        call()
-
-    return register_optimizer_step_post_hook(ended)
-
-
 def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
     stack = tuple(Frame(**frame) for frame in json["stack"])
     return json | {"stack": stack, "some_addresses": tuple(json["some_addresses"])}
@@ -518,13 +512,3 @@ def _listed(report: LeakReport | TrackReport) -> list[str]:
 
 def _every(allocations: int) -> str:
     return "an iteration" if not allocations else "each allocation" if allocations == 1 else f"every {allocations} allocations"
-
-
-def _held(size: int, blocks: int) -> str:
-    return f"{bytes_text(size)} in {blocks:,} block{'' if blocks == 1 else 's'}"
-
-
-__all__ = [
-    "AllocationSite", "EnableError", "Frame", "Leak", "LeakDetector", "LeakReport", "Suspect", "TrackReport",
-    "leaks", "track", "watch_leaks",
-]  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._base.text import bytes_text
+from .._base.text import held_text
 from . import leaks
 from .frames import Frame, site_frame, where
 
@@ -26,8 +26,7 @@ class MemorySite:
     source: str = ""  # the text of the line; "" where the file is not there
 
     def __str__(self) -> str:
-        plural = "" if self.blocks == 1 else "s"
-        text = f"{bytes_text(self.bytes)} in {self.blocks:,} block{plural} from {self.where}"
+        text = f"{held_text(self.bytes, self.blocks)} from {self.where}"
         return f"{text}\n    > {self.source}" if self.source else text
 
 

@@ -24,6 +24,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -160,6 +161,17 @@ class _Finding(NamedTuple):
     kept: set[int]
     is_used: bool = False  # other graphs go through its tensors: what one iteration leaves to the next
 
+    @property
+    def tensors(self) -> str:
+        count = len(self.name.reached)
+        return "a tensor" if count == 1 else f"{count} tensors"
+
+    @property
+    def graphs(self) -> str:
+        if self.functions is None:
+            return ""
+        return f" with autograd graphs of {self.functions:,} functions in all, which keep {len(self.kept)} of these blocks"
+
 
 def _kept_by(findings: list[_Finding]) -> set[int]:
     return set[int]().union(*(finding.kept for finding in findings))
@@ -283,7 +295,7 @@ class _Search:
         ascent = _Ascent(tensors, self._passed_over, self._unseen)
         for node in tensors:  # a variable may name one, and a list may hold it as well
             self._finish(node, names)
-        while ascent.frontier and ascent.goes_on():
+        while ascent.frontier and len(ascent.nodes) < _MOST_NODES:
             ascent.step()
             ascent.frontier = [node for node in ascent.frontier if not self._finish(node, names)]
         named = {id(name.top) for name in names}
@@ -342,13 +354,10 @@ class _Ascent:
         self._unseen = unseen  # referrers that the garbage collector does not report, by the objects' ids
         self.ends: list[_Node] = []  # to which nothing refers that the garbage collector knows
         self._keys = list({node.key: None for node in tensors})
-        self._nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
+        self.nodes: dict[object, _Node] = {id(node.object): node for node in tensors}  # objects stay: their ids are theirs
         self._bits = {key: 1 << i for i, key in enumerate(self._keys)}
         for node in tensors:  # they may have been on another's way
             node.reached, node.children, node.below, node.left = self._bits[node.key], [], None, _DEEPEST
-
-    def goes_on(self) -> bool:
-        return len(self._nodes) < _MOST_NODES
 
     def step(self) -> None:
         below = {id(node.object): node for node in self.frontier if node.left > 0}
@@ -374,9 +383,9 @@ class _Ascent:
         self.ends += [node for node in ends.values() if not _objects.is_tensor(node.object)]
 
     def _add(self, referrer: Any, children: list[_Node], key: object) -> None:
-        node = self._nodes.get(key)
+        node = self.nodes.get(key)
         if node is None:
-            node = self._nodes[key] = _Node(referrer)
+            node = self.nodes[key] = _Node(referrer)
             node.below = children[0]
             node.left = max(child.left for child in children) - 1
             self.frontier.append(node)
@@ -399,14 +408,14 @@ class _Ascent:
         places = {id(node): place for place, node in enumerate(order)}
         for place, node in enumerate(order):
             lower = [child for child in node.children if places[id(child)] < place]  # or one would go down in circles
-            node.below = max(lower, key=lambda child: _count(child.reached), default=None)
+            node.below = max(lower, key=lambda child: child.reached.bit_count(), default=None)
             node.reached = self._bits.get(node.key, 0)
             for child in lower:
                 node.reached |= child.reached
 
     def circle(self) -> list[_Node]:
         """Nodes that refer to each other in a circle; empty if there is none."""
-        order = _children_first(list(self._nodes.values()))
+        order = _children_first(list(self.nodes.values()))
         places = {id(node): place for place, node in enumerate(order)}
         for node in order:
             upper = next((child for child in node.children if places[id(child)] >= places[id(node)]), None)
@@ -473,8 +482,8 @@ def _by_attributes(name: _Name) -> list[_Name]:
     owner = above if above is not None and _objects.is_kind(last.object, dict) else last.object
     is_object = all(_label(last.object, child.object, above).startswith(".") for child in last.children) or _module_part(name)
     is_chain = any(type(child.object) is type(owner) for child in last.children)
-    most = max((_count(child.reached) for child in last.children), default=0)
-    if not is_object or is_chain or len(last.children) < 2 or 2 * most < _count(last.reached):
+    most = max((child.reached.bit_count() for child in last.children), default=0)
+    if not is_object or is_chain or len(last.children) < 2 or 2 * most < last.reached.bit_count():
         return [name]
     parts: list[_Name] = []
     for child in last.children:
@@ -508,13 +517,9 @@ def _children_first(tops: list[_Node]) -> list[_Node]:
     return order
 
 
-def _count(bits: int) -> int:
-    return bin(bits).count("1")
-
-
 def _is_ours(referrer: Any) -> bool:
     if _objects.is_kind(referrer, types.FrameType):
-        return _is_own(referrer.f_code)
+        return bool(referrer.f_code.co_filename.startswith(_FOLDER))
     return _objects.is_kind(referrer, (_Node, _Search, types.ModuleType))
 
 
@@ -542,8 +547,10 @@ def _cycle(circle: list[_Node], reached: set[int]) -> _Name:
 
 def _unknown(most: int, blocks: int, with_tensors: int, at_exit: int) -> Suspect:
     """Returns the answer if the finding that keeps most blocks does not keep half of them: a cure for it would not help."""
+    import torch
+
     kept = "C++ keeps them, as an autograd graph whose end no name reaches, or an object does that the garbage collector does not know"
-    if _autocast_caches():
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
         kept = (
             "C++ keeps them, perhaps in autocast's cache, which lives until the outermost torch.autocast block ends: end it "
             "each iteration"
@@ -556,23 +563,24 @@ def _unknown(most: int, blocks: int, with_tensors: int, at_exit: int) -> Suspect
     return Suspect("unknown", "", most, f"no object is known that keeps most of these {blocks} blocks{found}: {kept}")
 
 
-def _autocast_caches() -> bool:
-    import torch
-
-    return torch.is_autocast_enabled() and torch.is_autocast_cache_enabled()
-
-
 def _suspect(finding: _Finding, at_exit: int) -> Suspect:
     """The finding in words, with its cure."""
     kind = _kind(finding)
     if kind == "unnamed container" and at_exit >= _MANY_ALIKE and 2 * at_exit > finding.name.count:
         kind = "atexit container"
-    name, text = _WORDS[kind](finding)
+    if kind in _TEXTS:
+        name = {"cache": finding.name.name, "atexit container": "atexit"}.get(kind, finding.name.shown_path)
+        text = _TEXTS[kind].format(
+            name=name, place=finding.name.place, tensors=finding.tensors, graphs=finding.graphs,
+            functions=finding.functions, kept=len(finding.kept),
+        )  # fmt: skip
+    else:
+        name, text = _WORDS[kind](finding)
     return Suspect(kind.rpartition(" ")[2], name, len(finding.kept), text)
 
 
 def _kind(finding: _Finding) -> str:
-    """One of _WORDS; its last word is that of the suspect."""
+    """One of _WORDS or _TEXTS; its last word is that of the suspect."""
     name, holder = finding.name, finding.name.holder
     if name.kind in ("cycle", "gradient", "cache", "context"):
         return name.kind
@@ -608,15 +616,6 @@ def _words_of_cycle(finding: _Finding) -> tuple[str, str]:
     return "", f"{text} until the garbage collector runs. Break the cycle, with weakref say"
 
 
-def _words_of_gradients(finding: _Finding) -> tuple[str, str]:
-    text = (
-        f"the gradients of {len(finding.name.reached)} tensors have graphs of their own ({finding.functions} functions), which "
-        f"keep {len(finding.kept)} of these blocks: backward(create_graph=True) made them. Use torch.autograd.grad, or set the "
-        "gradients to None"
-    )
-    return finding.name.shown_path, text
-
-
 def _words_of_context(finding: _Finding) -> tuple[str, str]:
     name = finding.name
     attribute = name.shown_path.removeprefix(name.name) or ".…"
@@ -630,24 +629,16 @@ def _words_of_context(finding: _Finding) -> tuple[str, str]:
 
 
 def _words_of_hooks(finding: _Finding) -> tuple[str, str]:
-    hooked, held = _hooked(finding.name), _tensors(finding)
+    hooked, held = _hooked(finding.name), finding.tensors
     return hooked, (
         f"{len(finding.name.holder)} hooks on `{hooked}` hold {held}. Register a hook once, or call remove() of its handle"
-    )
-
-
-def _words_of_cache(finding: _Finding) -> tuple[str, str]:
-    name = finding.name.name
-    return name, (
-        f"the functools cache of {name} holds {_tensors(finding)}{_graph_keeps(finding)}. Keep tensors out of it, bound it with "
-        "maxsize, or call cache_clear()"
     )
 
 
 def _words_of_exception(finding: _Finding) -> tuple[str, str]:
     name = finding.name
     kind = next(type(node.object).__name__ for node in _nodes_below(name.top) if _objects.is_kind(node.object, BaseException))
-    held = f"{_tensors(finding)}{_variable_of_frame(name)}"
+    held = f"{finding.tensors}{_variable_of_frame(name)}"
     if name.name and not any(_objects.is_kind(passed, BaseException) for passed in name.passed):
         count = sum(_objects.is_kind(child.object, BaseException) for child in name.holder_node.children)
         several = f"{count} exceptions" if count > 1 else "exceptions"
@@ -659,23 +650,16 @@ def _words_of_exception(finding: _Finding) -> tuple[str, str]:
     return path, f"{text}, or call traceback.clear_frames(exception.__traceback__)"
 
 
-def _words_of_finalizers(finding: _Finding) -> tuple[str, str]:
-    return finding.name.shown_path, (
-        f"arguments of weakref.finalize() hold {_tensors(finding)}: they live as long as the object that it watches. Do not pass "
-        "the tensor, or detach() the finalizer"
-    )
-
-
 def _words_of_module(finding: _Finding) -> tuple[str, str]:
     module = finding.name.shown_path.rpartition(".")[0]
     where = f"`{module}`" + (f" ({finding.name.place})" if finding.name.place else "")
     if attribute := _attribute_of_tensors(finding.name):
         return module, (
-            f"the attribute `{attribute}` of the parameters of the module {where} holds {_tensors(finding)}{_graph_keeps(finding)}. "
+            f"the attribute `{attribute}` of the parameters of the module {where} holds {finding.tensors}{finding.graphs}. "
             "Empty it, or keep what is needed on the host"
         )
     return module, (
-        f"the {_module_part(finding.name)} of the module {where} hold {_tensors(finding)}{_graph_keeps(finding)}. Add none in a "
+        f"the {_module_part(finding.name)} of the module {where} hold {finding.tensors}{finding.graphs}. Add none in a "
         "loop, or delete those of the past"
     )
 
@@ -695,7 +679,7 @@ def _words_of_function(finding: _Finding) -> tuple[str, str]:
     kind = _kind(finding)
     role, cure = _HOLDERS["default" if kind == "closure" and _is_default(name.passed) else kind]
     reached = f", reached as {name.where}," if name.name else ""
-    return function, f"the function {function}{reached} {role} {_tensors(finding)}. {cure}"
+    return function, f"the function {function}{reached} {role} {finding.tensors}. {cure}"
 
 
 def _words_of_generator(finding: _Finding) -> tuple[str, str]:
@@ -708,24 +692,12 @@ def _words_of_generator(finding: _Finding) -> tuple[str, str]:
     place = f" ({name.place})" if name.place else ""
     reached = f" reached as `{outer}`{place}," if outer else ""
     through = f" through `{inner}`" if inner else ""
+    frame = _objects.frame_of(generator)
+    line = f" at {shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
     function = f"{generator.__name__}()"
     return function, (
-        f"variables of {function}, which waits{_line_of(generator)} (a {kind}),{reached} hold {_tensors(finding)}{through}. "
+        f"variables of {function}, which waits{line} (a {kind}),{reached} hold {finding.tensors}{through}. "
         "Empty them, run it to its end, or close() it"
-    )
-
-
-def _words_of_atexit(finding: _Finding) -> tuple[str, str]:
-    return "atexit", (
-        f"arguments of functions that are registered with atexit.register() hold {_tensors(finding)}: they live as long as the "
-        "process. Register one function, once, or keep what is needed on the host"
-    )
-
-
-def _words_of_threads(finding: _Finding) -> tuple[str, str]:
-    return finding.name.shown_path, (
-        f"threads that run, in `{finding.name.shown_path}` ({finding.name.place}), hold {_tensors(finding)}: in their arguments, as "
-        "those of a Timer are, or variables. Let them end, with cancel() say, or keep what is needed on the host"
     )
 
 
@@ -733,12 +705,12 @@ def _words_of_unnamed(finding: _Finding) -> tuple[str, str]:
     called = next((held for held in finding.name.passed[:2] if callable(held) and not _objects.is_tensor(held)), None)
     if called is not None:
         return "", (
-            f"C++ refers to a {type(called).__name__} that holds {_tensors(finding)}{_graph_keeps(finding)}, as to the hook of an "
+            f"C++ refers to a {type(called).__name__} that holds {finding.tensors}{finding.graphs}, as to the hook of an "
             "autograd function (grad_fn.register_hook): the garbage collector sees no cycle through C++. Remove the hook, or let it "
             "have a weakref"
         )
     return "", (
-        f"a {_shown_type(finding.name)} to which no variable refers holds {_tensors(finding)}{_graph_keeps(finding)}: a running "
+        f"a {_shown_type(finding.name)} to which no variable refers holds {finding.tensors}{finding.graphs}: a running "
         "function works with it, as a comprehension does with its list, or C code keeps it. Keep what is needed on the host"
     )
 
@@ -747,16 +719,17 @@ def _words_of_object(finding: _Finding) -> tuple[str, str]:
     name, holder, count = finding.name, finding.name.holder, len(finding.name.reached)
     what = _shown_type(name)
     if _objects.is_kind(holder, _objects.CONTAINERS) or (count > 1 and not _objects.is_tensor(holder)):
-        text = f"the {what} {name.where} holds {_tensors(finding)}"
+        text = f"the {what} {name.where} holds {finding.tensors}"
     elif _objects.is_kind(holder, types.FrameType):
-        text = f"{name.where} keeps a frame that holds {_tensors(finding)}"
+        text = f"{name.where} keeps a frame that holds {finding.tensors}"
     else:
-        one = _objects.is_tensor(holder) and count == 1
-        text = f"{name.where} holds a tensor of {_bytes_of(holder)}" if one else f"{name.where} holds {_tensors(finding)}"
-    has_graph = finding.functions is None and _any_has_graph(name)
+        size = f" of {_objects.storage_of(holder).nbytes():,} bytes" if _objects.is_tensor(holder) and count == 1 else ""
+        text = f"{name.where} holds {finding.tensors}{size}"
+    tensors = (node.object for node in _nodes_below(name.top) if _objects.is_tensor(node.object))
+    has_graph = finding.functions is None and any(map(_objects.has_graph, tensors))
     if has_graph:
         text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
-    return name.shown_path, f"{text}{_graph_keeps(finding)}. {_CURES.get(what) or _cure(finding, has_graph)}{_of_views(finding)}"
+    return name.shown_path, f"{text}{finding.graphs}. {_CURES.get(what) or _cure(finding, has_graph)}{_of_views(finding)}"
 
 
 _CURES = {
@@ -791,22 +764,31 @@ def _of_views(finding: _Finding) -> str:
 
 _WORDS: dict[str, Callable[[_Finding], tuple[str, str]]] = {
     "cycle": _words_of_cycle,
-    "gradient": _words_of_gradients,
     "context": _words_of_context,
-    "cache": _words_of_cache,
     "exception": _words_of_exception,
     "many hook": _words_of_hooks,
-    "finalizers container": _words_of_finalizers,
     "module container": _words_of_module,
     "hook": _words_of_function,
     "closure": _words_of_function,
     "generator": _words_of_generator,
     "unnamed container": _words_of_unnamed,
-    "atexit container": _words_of_atexit,
-    "threads container": _words_of_threads,
     "container": _words_of_object,
     "graph": _words_of_object,
     "variable": _words_of_object,
+}
+
+# The texts of kinds of which nothing more is to be found out.
+_TEXTS = {
+    "gradient": "the gradients of {tensors} have graphs of their own ({functions} functions), which keep {kept} of these blocks: "
+    "backward(create_graph=True) made them. Use torch.autograd.grad, or set the gradients to None",
+    "cache": "the functools cache of {name} holds {tensors}{graphs}. Keep tensors out of it, bound it with maxsize, or call "
+    "cache_clear()",
+    "finalizers container": "arguments of weakref.finalize() hold {tensors}: they live as long as the object that it watches. Do not "
+    "pass the tensor, or detach() the finalizer",
+    "atexit container": "arguments of functions that are registered with atexit.register() hold {tensors}: they live as long as the "
+    "process. Register one function, once, or keep what is needed on the host",
+    "threads container": "threads that run, in `{name}` ({place}), hold {tensors}: in their arguments, as those of a Timer are, or "
+    "variables. Let them end, with cancel() say, or keep what is needed on the host",
 }
 
 _HOLDERS = {
@@ -856,10 +838,10 @@ _HOOKS_OF_TENSOR = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def _way_down(top: _Node) -> list[tuple[_Node, str]]:
-    is_one = _count(top.reached) <= 1  # nothing to come together: down to the tensor
+    is_one = top.reached.bit_count() <= 1  # nothing to come together: down to the tensor
     way: list[tuple[_Node, str]] = []
     node, owner = top, None
-    while node.below is not None and (is_one or _count(node.below.reached) >= max(2, _count(node.reached))):
+    while node.below is not None and (is_one or node.below.reached.bit_count() >= max(2, node.reached.bit_count())):
         way.append((node.below, _label(node.object, node.below.object, owner)))
         node, owner = node.below, node.object
     return way
@@ -895,25 +877,6 @@ def _label(above: Any, below: Any, owner: Any) -> str:
     return next((f".{key}" for key, held in [*named, *_objects.slots(above)] if held is below), "")
 
 
-def _graph_keeps(finding: _Finding) -> str:
-    if finding.functions is None:
-        return ""
-    return f" with autograd graphs of {finding.functions:,} functions in all, which keep {len(finding.kept)} of these blocks"
-
-
-def _tensors(finding: _Finding) -> str:
-    count = len(finding.name.reached)
-    return "a tensor" if count == 1 else f"{count} tensors"
-
-
-def _bytes_of(tensor: Any) -> str:
-    return f"{_objects.storage_of(tensor).nbytes():,} bytes"
-
-
-def _any_has_graph(name: _Name) -> bool:
-    return any(_objects.is_tensor(node.object) and _objects.has_graph(node.object) for node in _nodes_below(name.top))
-
-
 def _nodes_below(node: _Node | None) -> Iterator[_Node]:
     while node is not None:
         yield node
@@ -930,11 +893,6 @@ def _variable_of_frame(name: _Name) -> str:
     return ""
 
 
-def _line_of(generator: Any) -> str:
-    frame = _objects.frame_of(generator)
-    return f" at {shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
-
-
 # --- the names of running functions -------------------------------------------------------------------------------------
 
 
@@ -945,11 +903,11 @@ def _local_names() -> dict[int, list[_Variable]]:
     for walked in sys._current_frames().values():
         depth = _depth(walked)
         while walked is not None:
-            _add_function(walked, depth, names)
+            _add_locals(walked, depth, names)
             walked, depth = walked.f_back, depth - 1
     for exception in _objects.uncaught():
         for walked in reversed([*_objects.frames_of(exception)]):
-            _add_function(walked, _depth(walked), names)
+            _add_locals(walked, _depth(walked), names)
     contexts = [held for held in gc.get_objects() if _objects.is_kind(held, contextvars.Context)]  # of waiting tasks, too
     for context in contexts:
         for variable, value in context.items():
@@ -958,12 +916,9 @@ def _local_names() -> dict[int, list[_Variable]]:
     return names
 
 
-def _depth(frame: types.FrameType | None) -> int:
+def _depth(frame: types.FrameType) -> int:
     """Returns the depth of a function's call, below the program's begin."""
-    depth = 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    return depth
+    return sum(1 for _ in traceback.walk_stack(frame))
 
 
 def _parts_of_uncaught() -> set[int]:
@@ -974,18 +929,11 @@ def _parts_of_uncaught() -> set[int]:
     return parts
 
 
-def _is_own(code: types.CodeType) -> bool:
-    return code.co_filename.startswith(_FOLDER)
-
-
-def _add_function(frame: types.FrameType, depth: int, names: dict[int, list[_Variable]]) -> None:
-    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
-    if is_function and not is_of_library(frame.f_code.co_filename):  # its callers' variables say more
-        _add_locals(frame, depth, names)
-
-
 def _add_locals(frame: types.FrameType, depth: int, names: dict[int, list[_Variable]]) -> None:
+    """Adds the variables of a function of the program's: a library's have values that its callers' variables say more of."""
     code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED or is_of_library(code.co_filename):  # or they may be in any mapping
+        return
     place = f"a variable of {code.co_name}() in {shown(code.co_filename)}"
     for name, value in _variables(frame):
         rank = 2 * depth - (name in ("self", "cls"))

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from .._base.text import bytes_text
+from .._base.text import bytes_text, held_text
 from .._leaks import sites as _sites
 
 Kind = Literal["allocated", "reserved"]
@@ -47,8 +47,7 @@ class Left:
     def over(self, threshold: int) -> str:
         """Returns the text of a failure."""
         allowed = f", more than the {bytes_text(threshold)} that may stay" if threshold else ""
-        plural = "" if self.blocks == 1 else "s"
-        lines = [f"this test leaves GPU memory on cuda:{self.device}: {bytes_text(self.bytes)} in {self.blocks} block{plural}{allowed}",
+        lines = [f"this test leaves GPU memory on cuda:{self.device}: {held_text(self.bytes, self.blocks)}{allowed}",
                  "  it is still allocated after the fixtures of the test have ended and garbage has been collected"]
         return "\n".join([*lines, *_lines("allocated at", self.sites)])
 
