@@ -34,34 +34,29 @@ class Settings:
 
 def parse_settings(text: str) -> Settings:
     """Returns the settings. Raises ValueError that names the word and the rule."""
-    settings = Settings()
-    seen: set[str] = set()
+    given: dict[str, Any] = {}
     for word in (part.strip() for part in text.split(",")):
         key, _, value = word.partition(":")
-        if key in seen:
+        if key in given:
             raise ValueError(f"{key!r} occurs twice in {text!r}; give it once")
-        seen.add(key)
-        settings = _with(settings, word, key, value)
-    if not settings.report and settings.folder is None:
+        if word == "report":
+            given[key] = True
+        elif key == "snapshot":
+            given[key] = _folder(word, value)
+        elif key == "most":
+            if not value.isascii() or not value.isdigit() or int(value) < 1:
+                raise ValueError(f"{word!r}: the number of reports must be 1 or more, such as 'most:{_MOST_REPORTS}'")
+            given[key] = int(value)
+        else:
+            raise ValueError(f"{word!r} is unknown; it must be {_GRAMMAR}")
+    if not given.keys() & {"report", "snapshot"}:
         raise ValueError(f"{text!r} asks for nothing; it must contain 'report' or 'snapshot:DIR'")
-    return settings
+    return Settings("report" in given, given.get("snapshot"), given.get("most", _MOST_REPORTS))
 
 
 def settings_of_environment() -> Settings | None:
     """Returns what CACHALOT_ON_OOM asks for; None: nothing. Raises ValueError that names the variable."""
     return environment.parsed("CACHALOT_ON_OOM", lambda text: parse_settings(text) if text else None, in_words=True)
-
-
-def _with(settings: Settings, word: str, key: str, value: str) -> Settings:
-    if word == "report":
-        return dataclasses.replace(settings, report=True)
-    if key == "snapshot":
-        return dataclasses.replace(settings, folder=_folder(word, value))
-    if key == "most":
-        if not value.isascii() or not value.isdigit() or int(value) < 1:
-            raise ValueError(f"{word!r}: the number of reports must be 1 or more, such as 'most:{_MOST_REPORTS}'")
-        return dataclasses.replace(settings, most=int(value))
-    raise ValueError(f"{word!r} is unknown; it must be {_GRAMMAR}")
 
 
 def _folder(word: str, value: str) -> Path:
