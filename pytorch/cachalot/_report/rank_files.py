@@ -18,93 +18,12 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 from .._base import environment
 from .._base.log import logger
 from .._base.whole_file import write_whole
 from .rank_report import DistributedReport, RankReport, own_report, report_of
-
-
-# A thread that works in intervals, and at once when the process gets SIGTERM, even while the main thread is in a C function.
-#
-# Python runs handlers of signals in the main thread, between two instructions: not while it waits for a GPU or for another rank.
-# But Python's own handler writes the signal's number to a file descriptor at once, and the thread reads that.
-
-
-class Termination:
-    """Calls `work` in intervals and `end("SIGTERM")` at the signal; then the signal takes its course.
-
-    A handler that the program has is called as before. Without one the process dies of the signal, as it would have.
-    Forked children have neither the thread nor the handler.
-    """
-
-    def __init__(self, work: Callable[[], None], end: Callable[[str], None], seconds: float) -> None:
-        self._work = work
-        self._end = end
-        self._seconds = seconds
-        self._process = os.getpid()
-        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._of_thread = threading.local()
-
-    def start(self) -> None:
-        """Starts the thread. Signals are noticed only if the main thread calls this."""
-        if threading.current_thread() is threading.main_thread():
-            self._watch_signals()
-        else:
-            logger().debug("cachalot: SIGTERM leaves no report, because cachalot.enable() was not called by the main thread")
-        threading.Thread(target=self._run, name="cachalot-reports", daemon=True).start()
-
-    def _watch_signals(self) -> None:
-        before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        if before != -1:  # another's, such as asyncio's
-            signal.set_wakeup_fd(before)
-            logger().debug("cachalot: SIGTERM leaves no report, because signal.set_wakeup_fd is in use")
-            return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_signal)
-        # A signal to a child must not arrive at this process's pipe, which the child has until it is told otherwise.
-        os.register_at_fork(before=self._hold, after_in_parent=self._resume, after_in_child=self._forget)
-
-    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
-        """Runs in the main thread, if that comes to it; the thread ends the process."""
-
-    def _hold(self) -> None:
-        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def _resume(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._of_thread.mask)
-
-    def _forget(self) -> None:
-        if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(-1)
-            if signal.getsignal(signal.SIGTERM) == self._on_signal:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._resume()
-
-    def _run(self) -> None:
-        due = time.monotonic() + self._seconds
-        while os.getpid() == self._process:
-            select.select([self._pipe[0]], [], [], max(0.0, due - time.monotonic()))
-            if self._has_sigterm():
-                self._end("SIGTERM")
-                self._die_unless_handled()
-            if time.monotonic() >= due:
-                self._work()
-                due = time.monotonic() + self._seconds
-
-    def _has_sigterm(self) -> bool:
-        try:
-            return signal.SIGTERM in os.read(self._pipe[0], 4096)
-        except BlockingIOError:
-            return False
-
-    def _die_unless_handled(self) -> None:
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            # signal.signal is for the main thread alone, which may not come back from C.
-            ctypes.CDLL(None).signal(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(0))
-            os.kill(self._process, signal.SIGTERM)
 
 
 _MOST_SITES = 5
@@ -144,20 +63,30 @@ def _folder(text: str) -> Path | None:
 
 def start(folder: Path, seconds: float) -> None:
     """Writes reports from now on, in this interval and when the process ends. Forked children write none."""
-    _Writer(folder).start(seconds)
+    _Writer(folder, seconds).start()
 
 
 class _Writer:
-    """Writes this process's report. Any thread may; the first report of an end is the last one."""
+    """Writes this process's report, in intervals and when it ends. Any thread may; the first report of an end is the last one.
 
-    def __init__(self, folder: Path) -> None:
+    Python runs handlers of signals in the main thread, between two instructions: not while it waits for a GPU or for another rank.
+    But Python's own handler writes the signal's number to a file descriptor at once, and a thread reads that. Then the signal takes
+    its course: a handler that the program has is called as before; without one the process dies of the signal, as it would have.
+    Forked children have neither the thread nor the handler.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
         self._folder = folder
+        self._seconds = seconds
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._has_ended = False
         self._written: RankReport | None = None
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._of_thread = threading.local()
 
-    def start(self, seconds: float) -> None:
+    def start(self) -> None:
+        """Begins. SIGTERM is noticed only if the main thread calls this."""
         atexit.register(self.end, "exit")
         previous = sys.excepthook
 
@@ -167,7 +96,11 @@ class _Writer:
             previous(kind, error, trace)
 
         sys.excepthook = tell
-        Termination(self.write, self.end, seconds).start()
+        if threading.current_thread() is threading.main_thread():
+            self._watch_signals()
+        else:
+            logger().debug("cachalot: SIGTERM leaves no report, because cachalot.enable() was not called by the main thread")
+        threading.Thread(target=self._run, name="cachalot-reports", daemon=True).start()
 
     def end(self, how: str) -> None:
         """Writes the last report: the figures first, since there may be little time, then with call stacks."""
@@ -196,6 +129,56 @@ class _Writer:
         write_whole(self._folder / f"{name}.json", report.to_json().encode())
         write_whole(self._folder / f"{name}.txt", f"{report_of([report], ranks)}\n".encode())
         self._written = report
+
+    def _watch_signals(self) -> None:
+        before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        if before != -1:  # another's, such as asyncio's
+            signal.set_wakeup_fd(before)
+            logger().debug("cachalot: SIGTERM leaves no report, because signal.set_wakeup_fd is in use")
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_signal)
+        # A signal to a child must not arrive at this process's pipe, which the child has until it is told otherwise.
+        os.register_at_fork(before=self._hold, after_in_parent=self._resume, after_in_child=self._forget)
+
+    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        """Runs in the main thread, if that comes to it; the thread ends the process."""
+
+    def _hold(self) -> None:
+        self._of_thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _resume(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._of_thread.mask)
+
+    def _forget(self) -> None:
+        if os.getpid() != self._process and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._resume()
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._seconds
+        while os.getpid() == self._process:
+            select.select([self._pipe[0]], [], [], max(0.0, due - time.monotonic()))
+            if self._has_sigterm():
+                self.end("SIGTERM")
+                self._die_unless_handled()
+            if time.monotonic() >= due:
+                self.write()
+                due = time.monotonic() + self._seconds
+
+    def _has_sigterm(self) -> bool:
+        try:
+            return signal.SIGTERM in os.read(self._pipe[0], 4096)
+        except BlockingIOError:
+            return False
+
+    def _die_unless_handled(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            # signal.signal is for the main thread alone, which may not come back from C.
+            ctypes.CDLL(None).signal(ctypes.c_int(signal.SIGTERM), ctypes.c_void_p(0))
+            os.kill(self._process, signal.SIGTERM)
 
 
 def _place_in_job() -> tuple[int | None, int]:
