@@ -106,6 +106,22 @@ def test_a_list_of_losses_keeps_their_graphs(detector):
     assert "Keep loss.item()" in suspect.text
 
 
+def test_attributes_of_an_object_are_named_each_where_one_holds_most(detector):
+    class Log:
+        def __init__(self):
+            self.hits, self.misses = [], []
+
+    log = Log()
+    for i in range(ITERATIONS):
+        (log.misses if i % 3 == 0 else log.hits).append(bytes_on_gpu(BLOCK))
+        detector.step()
+    suspects = the_leak(detector).suspects
+    misses = (ITERATIONS + 2) // 3
+    assert [(each.kind, each.name, each.blocks) for each in suspects] == [
+        ("container", "log.hits", ITERATIONS - misses), ("container", "log.misses", misses)
+    ]
+
+
 def test_a_dictionary_without_graphs_is_named_without_that_advice(detector):
     by_step = {}
     for i in range(ITERATIONS):

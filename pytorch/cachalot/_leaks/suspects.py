@@ -219,12 +219,15 @@ class _Search:
         names = [name for name in names if name.kind != "context"]
         found = {name.key: _Finding(name, None, name.reached) for name in names}
         rest = addresses.difference(*(name.reached for name in names))
-        for of_graphs in self._graphs_of(set(rest)):
-            rest -= of_graphs.kept
-            key = of_graphs.name.key
-            if key in found:  # a list of losses: they lie in some, their graphs keep others
-                of_graphs = of_graphs._replace(kept=of_graphs.kept | found[key].kept)
-            found[key] = of_graphs
+        without_tensors = frozenset(rest)
+        for of_graphs in self._graphs if rest else ():
+            kept = of_graphs.kept & without_tensors
+            if kept:
+                rest -= kept
+                key = of_graphs.name.key
+                if key in found:  # a list of losses: they lie in some, their graphs keep others
+                    kept |= found[key].kept
+                found[key] = of_graphs._replace(kept=kept)
         for name in contexts:  # no named object ends its graph
             if not name.reached.isdisjoint(rest):
                 found[name.key] = _Finding(name, None, name.reached & rest)
@@ -250,13 +253,6 @@ class _Search:
     def _checkpoints(self) -> dict[int, Any]:
         return _objects.checkpoints()
 
-    def _graphs_of(self, addresses: set[int]) -> Iterator[_Finding]:
-        """Yields the findings whose graphs keep some of the blocks."""
-        if addresses:
-            for finding in [*self._graphs, *self._gradient_graphs]:
-                if not finding.kept.isdisjoint(addresses):
-                    yield finding._replace(kept=finding.kept & addresses)
-
     @functools.cached_property
     def _with_gradients(self) -> list[_Node]:
         """The tensors that have a gradient, with the address of its block."""
@@ -266,28 +262,25 @@ class _Search:
 
     @functools.cached_property
     def _graphs(self) -> list[_Finding]:
-        """Named holders of tensors that end a graph, with all blocks that their graphs keep."""
+        """Named holders of tensors that end a graph, with all blocks that their graphs keep; and the gradients with graphs of their
+        own, which a backward pass with create_graph=True made."""
         ends = [_Node(node.object, id(node.object)) for node in self._tensors if _objects.has_graph(node.object)]
         names = self._names(ends)
         by_key = {node.key: node.object for node in ends}  # not before: it refers to the tensors
         outputs = [[_objects.output_of(by_key[key]) for key in name.reached] for name in names]
         graphs = [_objects.graph_of((function for function, _ in of_name), self._checkpoints) for of_name in outputs]
         used = set[tuple[Any, int]]().union(*(graph.inputs for graph in graphs))
-        return [
+        findings = [
             _Finding(name, graph.functions, graph.blocks, 2 * sum(output in used for output in of_name) >= len(of_name))
             for name, graph, of_name in zip(names, graphs, outputs)
         ]
-
-    @functools.cached_property
-    def _gradient_graphs(self) -> list[_Finding]:
-        """Gradients with graphs of their own: a backward pass with create_graph=True made them."""
-        ends = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
-        if not ends:
-            return []
-        graph = _objects.graph_of(ends, self._checkpoints)
-        name = _Name("gradient", ".grad", "", _Node(None))
-        name.reached = set(range(len(ends)))
-        return [_Finding(name, graph.functions, graph.blocks)]
+        of_gradients = [graph for node in self._tensors if (graph := _objects.graph_of_gradient(node.object)) is not None]
+        if of_gradients:
+            graph = _objects.graph_of(of_gradients, self._checkpoints)
+            name = _Name("gradient", ".grad", "", _Node(None))
+            name.reached = set(range(len(of_gradients)))
+            findings.append(_Finding(name, graph.functions, graph.blocks))
+        return findings
 
     def _names(self, tensors: list[_Node]) -> list[_Name]:
         """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
