@@ -31,21 +31,21 @@ const char* Part::kind_name() const {
                                         "a pool's id",
                                         "metadata",
                                         "a part that the file named before, and which was read by then"};
-  return kNames[static_cast<std::size_t>(kind_)];
+  return kNames[static_cast<std::size_t>(kind())];
 }
 
 std::optional<bool> Part::boolean() const {
-  if (kind_ != Kind::boolean) return std::nullopt;
+  if (kind() != Kind::boolean) return std::nullopt;
   return bits_ != 0;
 }
 
 std::optional<std::uint64_t> Part::natural() const {
-  if (kind_ == Kind::natural || (kind_ == Kind::integer && static_cast<std::int64_t>(bits_) >= 0)) return bits_;
+  if (kind() == Kind::natural || (kind() == Kind::integer && static_cast<std::int64_t>(bits_) >= 0)) return bits_;
   return std::nullopt;
 }
 
 std::optional<std::int64_t> Part::integer() const {
-  if (kind_ == Kind::integer || (kind_ == Kind::natural && static_cast<std::int64_t>(bits_) >= 0)) {
+  if (kind() == Kind::integer || (kind() == Kind::natural && static_cast<std::int64_t>(bits_) >= 0)) {
     return static_cast<std::int64_t>(bits_);
   }
   return std::nullopt;
@@ -64,9 +64,7 @@ Part Parts::open(Container::Kind kind) {
   closed_.pop_back();
   Container& container = containers_[slot];
   container.kind = kind;
-  Part part(Part::Kind::container, std::uint64_t{Part::kNoMemo} << 32 | slot);
-  part.generation_ = container.generation;
-  return part;
+  return Part(Part::Kind::container, std::uint64_t{Part::kNoMemo} << 32 | slot, container.generation);
 }
 
 Part Parts::meaning_of_closed(Part part) {
@@ -92,7 +90,7 @@ void Parts::close(Part container, Part meaning) {
     if (open != nullptr) {
       if (open->memo != Part::kNoMemo) memo_at(open->memo) = packed(meaning);
       for (const Part part : open->parts) {
-        if (part.kind_ == Part::Kind::container) closing_.push_back(part);
+        if (part.kind() == Part::Kind::container) closing_.push_back(part);
       }
       open->parts.clear();
       if (open->parts.capacity() > kSpareParts) {
@@ -121,9 +119,9 @@ void Parts::close_all(const std::vector<Part>& parts) {
 // --- the memo ---------------------------------------------------------------------------------------------------------
 
 std::uint32_t Parts::packed(Part part) {
-  auto kind = static_cast<std::uint32_t>(part.kind_);
+  auto kind = static_cast<std::uint32_t>(part.kind());
   std::uint32_t id = part.id();
-  if (part.kind_ < Part::Kind::container) {
+  if (part.kind() < Part::Kind::container) {
     budget_.charge(2 * sizeof(Part));
     kind = static_cast<std::uint32_t>(kInValues);
     id = static_cast<std::uint32_t>(values_.size());
@@ -165,11 +163,8 @@ std::optional<Part> Parts::recall_other(std::uint32_t number) {
   switch (static_cast<Part::Kind>(entry >> kPackedBits)) {
     case kInValues:
       return values_[id];
-    case Part::Kind::container: {
-      Part part(Part::Kind::container, std::uint64_t{number} << 32 | id);
-      part.generation_ = containers_[id].generation;
-      return part;
-    }
+    case Part::Kind::container:
+      return Part(Part::Kind::container, std::uint64_t{number} << 32 | id, containers_[id].generation);
     default:
       return std::nullopt;
   }

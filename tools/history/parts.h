@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/history/history.h"
 #include "tools/history/memory_budget.h"
@@ -54,11 +55,11 @@ class Part {
   static Part of_real(double value) { return {Kind::real, std::bit_cast<std::uint64_t>(value)}; }
   static Part of_id(Kind kind, std::uint32_t id) { return {kind, id}; }
 
-  Kind kind() const { return kind_; }
+  Kind kind() const { return static_cast<Kind>(head_ & 0xFF); }
   const char* kind_name() const;
   // Requires: text, metadata (both TextId), frame, stack, pool.
   std::uint32_t id() const { return static_cast<std::uint32_t>(bits_); }
-  bool is_text() const { return kind_ == Kind::text; }
+  bool is_text() const { return kind() == Kind::text; }
 
   // nullopt for a value of another kind.
   std::optional<bool> boolean() const;
@@ -68,13 +69,15 @@ class Part {
 
  private:
   friend class Parts;
-  Part(Kind kind, std::uint64_t bits) : kind_(kind), bits_(bits) {}
+  Part(Kind kind, std::uint64_t bits, std::uint32_t generation = 0)
+      : head_(std::uint64_t{generation} << 32 | static_cast<std::uint8_t>(kind)), bits_(bits) {}
+  std::uint32_t generation() const { return static_cast<std::uint32_t>(head_ >> 32); }
   std::uint32_t slot() const { return static_cast<std::uint32_t>(bits_); }
   std::uint32_t memo() const { return static_cast<std::uint32_t>(bits_ >> 32); }
 
-  Kind kind_ = Kind::none;
-  std::uint32_t generation_ = 0;  // of a container
-  std::uint64_t bits_ = 0;        // of a container: its slot, and above it its number in the memo
+  // Whole words: a processor waits where a word is read of which a part has just been written.
+  std::uint64_t head_ = static_cast<std::uint8_t>(Kind::none);  // the kind, and of a container above it its generation
+  std::uint64_t bits_ = 0;  // of a container: its slot, and above it its number in the memo
 };
 
 struct Container {
@@ -96,13 +99,13 @@ class Parts {
   Part open(Container::Kind kind);
   // Returns the container, which is valid until the next open(); null if the part is not a container, or one that closed.
   Container* find(Part part) {
-    if (part.kind_ != Part::Kind::container) return nullptr;
+    if (part.kind() != Part::Kind::container) return nullptr;
     Container& container = containers_[part.slot()];
-    return container.generation == part.generation_ ? &container : nullptr;
+    return container.generation == part.generation() ? &container : nullptr;
   }
   // Returns the current meaning of the part.
   Part resolved(Part part) {
-    if (part.kind_ != Part::Kind::container || find(part) != nullptr) return part;
+    if (part.kind() != Part::Kind::container || find(part) != nullptr) return part;
     return meaning_of_closed(part);
   }
   void push(Container& container, Part part) {
@@ -279,9 +282,12 @@ class PartFields {
   };
 
   template <typename... Args>
-  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
-    if (holds) [[likely]]
-      return;
+  CACHALOT_FAST_PATH void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (!holds) [[unlikely]]
+      refuse_by(rule, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  [[noreturn, gnu::noinline]] void refuse_by(fmt::format_string<Args...> rule, Args&&... args) const {
     refuse(fmt::format(rule, std::forward<Args>(args)...));
   }
 

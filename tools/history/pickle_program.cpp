@@ -54,11 +54,12 @@ class PickleInput {
     return static_cast<unsigned char>(buffer_[begin_++]);
   }
 
-  // Reads a number of `count` bytes, at most 8, the least significant first.
-  CACHALOT_FAST_PATH std::uint64_t natural(std::size_t count) {
+  // Reads a number, the least significant byte first.
+  template <typename Number>
+  CACHALOT_FAST_PATH Number natural() {
     static_assert(std::endian::native == std::endian::little);
-    std::uint64_t value = 0;
-    std::memcpy(&value, view(count).data(), count);
+    Number value;
+    std::memcpy(&value, view(sizeof(value)).data(), sizeof(value));
     return value;
   }
   // Returns the next bytes, at most as many as the buffer has, which are valid until the next call.
@@ -171,7 +172,9 @@ std::uint32_t hexadecimal(const PickleInput& input, std::string_view digits, std
 Part long_integer(PickleInput& input, std::uint64_t bytes) {
   input.require(bytes <= 9, "an integer of {} bytes: none here has more than 64 bits", bytes);
   if (bytes == 0) return Part::of_integer(0);
-  std::uint64_t value = input.natural(std::min<std::size_t>(static_cast<std::size_t>(bytes), 8));
+  std::uint64_t value = 0;
+  const auto some = std::min<std::size_t>(static_cast<std::size_t>(bytes), sizeof(value));
+  std::memcpy(&value, input.view(some).data(), some);
   if (bytes == 9) {
     input.require(input.byte() == 0, "an integer of more than 64 bits");
     return Part::of_natural(value);
@@ -299,15 +302,15 @@ class PickleMachine {
       case Opcode::put:
         return memoize(memo_index(input_, input_.line()));
       case Opcode::binput:
-        return memoize(input_.natural(1));
+        return memoize(input_.natural<std::uint8_t>());
       case Opcode::long_binput:
-        return memoize(input_.natural(4));
+        return memoize(input_.natural<std::uint32_t>());
       case Opcode::get:
         return recall(memo_index(input_, input_.line()));
       case Opcode::binget:
-        return recall(input_.natural(1));
+        return recall(input_.natural<std::uint8_t>());
       case Opcode::long_binget:
-        return recall(input_.natural(4));
+        return recall(input_.natural<std::uint32_t>());
       default:
         return text(opcode);
     }
@@ -317,19 +320,19 @@ class PickleMachine {
     switch (opcode) {
       case Opcode::short_binunicode:
       case Opcode::short_binstring:
-        return push_text(input_.natural(1));
+        return push_text(input_.natural<std::uint8_t>());
       case Opcode::binunicode:
       case Opcode::binstring:
-        return push_text(input_.natural(4));
+        return push_text(input_.natural<std::uint32_t>());
       case Opcode::binunicode8:
-        return push_text(input_.natural(8));
+        return push_text(input_.natural<std::uint64_t>());
       case Opcode::short_binbytes:
-        return push_bytes(input_.natural(1));
+        return push_bytes(input_.natural<std::uint8_t>());
       case Opcode::binbytes:
-        return push_bytes(input_.natural(4));
+        return push_bytes(input_.natural<std::uint32_t>());
       case Opcode::binbytes8:
       case Opcode::bytearray8:
-        return push_bytes(input_.natural(8));
+        return push_bytes(input_.natural<std::uint64_t>());
       case Opcode::unicode:
         return push(builder_.text(unescaped_unicode(input_, input_.line(kLongestLine))));
       case Opcode::string:
@@ -347,17 +350,17 @@ class PickleMachine {
       case Opcode::newfalse:
         return push(Part::of_boolean(opcode == Opcode::newtrue));
       case Opcode::binint:
-        return push(Part::of_integer(static_cast<std::int32_t>(input_.natural(4))));
+        return push(Part::of_integer(input_.natural<std::int32_t>()));
       case Opcode::binint1:
-        return push(Part::of_integer(static_cast<std::int64_t>(input_.natural(1))));
+        return push(Part::of_integer(input_.natural<std::uint8_t>()));
       case Opcode::binint2:
-        return push(Part::of_integer(static_cast<std::int64_t>(input_.natural(2))));
+        return push(Part::of_integer(input_.natural<std::uint16_t>()));
       case Opcode::long1:
-        return push(long_integer(input_, input_.natural(1)));
+        return push(long_integer(input_, input_.natural<std::uint8_t>()));
       case Opcode::long4:
-        return push(long_integer(input_, input_.natural(4)));
+        return push(long_integer(input_, input_.natural<std::uint32_t>()));
       case Opcode::binfloat:
-        return push(Part::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural(8)))));
+        return push(Part::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural<std::uint64_t>()))));
       case Opcode::int_line:
         return push(integer_or_boolean(input_, input_.line()));
       case Opcode::long_line:
@@ -412,12 +415,12 @@ class PickleMachine {
       case Opcode::dup:
         return push(parts_[top(1)]);
       case Opcode::proto: {
-        const std::uint64_t protocol = input_.natural(1);
+        const std::uint64_t protocol = input_.natural<std::uint8_t>();
         return input_.require(protocol <= kNewestProtocol, "protocol {}: 0 to {} can be read", protocol,
                               kNewestProtocol);
       }
       case Opcode::frame:  // for readers that fetch whole frames: nothing in it is needed here
-        input_.natural(8);
+        input_.natural<std::uint64_t>();
         return;
       default:
         return stop(opcode);

@@ -139,6 +139,7 @@ void SnapshotBuilder::append(Part list, Part item) {
   }
   switch (into->kind) {
     case Container::Kind::frames:
+      if (item.kind() == Part::Kind::frame) return parts_.push(*into, item);  // most were named before
       item = frame(item);
       require(parts_.find(list) == into, "a frame holds its list");
       return parts_.push(*into, item);
@@ -234,7 +235,6 @@ void SnapshotBuilder::take_into(std::vector<std::vector<T>>& lists, const char* 
 // --- the meanings of dicts: frames ------------------------------------------------------------------------------------
 
 Part SnapshotBuilder::frame(Part item) {
-  if (item.kind() == Part::Kind::frame) return item;
   require(item.kind() == kContainer, "a frame is {}, not a dict", item.kind_name());
   Pairs pairs;
   open(item, pairs);
