@@ -79,9 +79,19 @@ void install(int number, void (*handler)(int, siginfo_t*, void*)) {
   sigaction(number, &action, nullptr);
 }
 
-void serve(void (*write)()) {
-  while (sem_wait(&arrived) != 0) {
+// Returns false if a second has passed without an end.
+bool wait_for_an_end() {
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  ++until.tv_sec;
+  while (sem_timedwait(&arrived, &until) != 0) {
+    if (errno == ETIMEDOUT) return false;
   }
+  return true;
+}
+
+void serve(void (*write)(), void (*write_so_far)()) {
+  while (!wait_for_an_end()) write_so_far();
   write();
   if (ending != 0) end_by(ending);
   is_done = true;
@@ -89,13 +99,13 @@ void serve(void (*write)()) {
 
 }  // namespace
 
-void write_before_sudden_end(void (*write)()) {
+void write_before_sudden_end(void (*write)(), void (*write_so_far)()) {
   owner = getpid();
   on_exit([](int code, void*) { ended_with = code & 0xff; }, nullptr);
   sem_init(&arrived, /*pshared=*/0, 0);
   {
     const BlockedSignals blocked;
-    std::thread(serve, write).detach();
+    std::thread(serve, write, write_so_far).detach();
   }
   install(SIGTERM, handle_request);
   install(SIGINT, handle_request);

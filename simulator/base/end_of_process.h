@@ -22,8 +22,8 @@ void wait_for_end();
 
 // Calls `write` before a signal or _exit() ends the process. A signal that the program handles or ignores when this is called,
 // or handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
-// To be called once.
-void write_before_sudden_end(void (*write)());
+// The thread also calls `write_so_far` each second: SIGKILL leaves no time for a report. To be called once.
+void write_before_sudden_end(void (*write)(), void (*write_so_far)());
 
 // Returns the status with which the process ends, as exit() and _exit() were told; nullopt before, and where a signal ends it.
 // Any thread may call it.

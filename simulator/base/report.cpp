@@ -1,5 +1,7 @@
 #include "simulator/base/report.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -89,8 +91,8 @@ void Report::note_context(int device, const ContextCharge& charge, const Spread&
   summary.context_spread = spread;
 }
 
-void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
-                   const std::optional<HostAccess>& host_access) {
+std::string Report::text(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+                         const std::optional<HostAccess>& host_access, bool is_final) const {
   JsonWriter json;
   json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
     write(json, *device, summaries_[static_cast<std::size_t>(device->index())]);
@@ -102,10 +104,35 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
   const std::optional<int> status = exit_status();
   json.key("exit_status");
   status ? json.value(*status) : json.value(nullptr);
+  json.member("is_final", is_final);
   if (watch.is_on()) watch.write(json);
-  std::fputs((json.end_object().take() + "\n").c_str(), report_);
-  std::fflush(report_);
+  return json.end_object().take();
+}
+
+void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+                   const std::optional<HostAccess>& host_access) {
+  replace_file(text(devices, watch, host_access, /*is_final=*/true));
   is_written_ = true;
+}
+
+void Report::write_so_far(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
+  std::uint64_t allocations = 0;
+  for (const Summary& summary : summaries_) allocations += summary.allocations;
+  if (report_ == stderr || allocations == allocations_so_far_) return;
+  allocations_so_far_ = allocations;
+  replace_file(text(devices, watch, std::nullopt, /*is_final=*/false));
+}
+
+// One call writes all of it: SIGKILL leaves the old report or the new one. A shorter one is filled up with blanks.
+void Report::replace_file(std::string text) {
+  text.resize(std::max(text.size() + 1, file_bytes_), ' ');
+  text.back() = '\n';
+  if (report_ == stderr) {
+    std::fputs(text.c_str(), report_);
+  } else {
+    [[maybe_unused]] const ssize_t written = pwrite(fileno(report_), text.data(), text.size(), 0);
+  }
+  file_bytes_ = text.size();
 }
 
 void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary) {

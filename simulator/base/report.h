@@ -59,6 +59,8 @@ class Report {
   void note_context(int device, const ContextCharge& charge, const Spread& spread);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
              const std::optional<HostAccess>& host_access);
+  // Writes the report of a process that goes on, unless nothing was asked for since the last one. The next one takes its place.
+  void write_so_far(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
   bool is_written() const { return is_written_; }
 
  private:
@@ -88,6 +90,9 @@ class Report {
     Spread context_spread;
   };
 
+  std::string text(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+                   const std::optional<HostAccess>& host_access, bool is_final) const;
+  void replace_file(std::string text);
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
   static void write(JsonWriter& json, const std::optional<HostAccess>& access);
@@ -97,6 +102,8 @@ class Report {
   std::FILE* log_ = nullptr;
   std::FILE* report_ = nullptr;
   bool is_written_ = false;
+  std::uint64_t allocations_so_far_ = 0;  // when write_so_far wrote last
+  std::size_t file_bytes_ = 0;
   std::vector<Summary> summaries_;
 };
 

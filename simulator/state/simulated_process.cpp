@@ -42,7 +42,7 @@ Process* Process::make(cudaError_t& error) {
       instance = nullptr;
       after_fork();
     });
-    if (!config.report_path.empty()) write_before_sudden_end(&Process::write_report);
+    if (!config.report_path.empty()) write_before_sudden_end(&Process::write_report, &Process::write_report_so_far);
     return instance;
   } catch (const InvalidArgument& mistake) {
     print_error("cachalot simulator: {}\n", mistake.what());
@@ -151,18 +151,30 @@ void Process::write_report() {
   process->watch_.tell_what_is_left();
   process->virtual_memory_.sleeping().tell_of_more();
   if (!process->report_.is_wanted()) return;
-  std::vector<const SimulatedDevice*> devices;
-  devices.reserve(static_cast<std::size_t>(process->devices_.count()));
-  for (int ordinal = 0; ordinal < process->devices_.count(); ++ordinal) {
-    const DeviceState& device = process->devices_.at(ordinal);
-    if (device.active || device.resets == 0 || device.charge.lack)  // otherwise what was before the reset was noted
-      process->note_context(device);
-    devices.push_back(device.simulated.get());
-  }
+  const std::vector<const SimulatedDevice*> devices = process->noted_devices();
   std::optional<HostAccess> access;
   if (const DeviceState* accessed = process->devices_.find_owner(fault_address()))
     access = {fault_address(), accessed->ordinal};
   process->report_.write(devices, process->watch_, access);
+}
+
+void Process::write_report_so_far() {
+  Process* process = instance;
+  if (!process) return;
+  const Lock lock(process_mutex);
+  if (!process->report_.is_written()) process->report_.write_so_far(process->noted_devices(), process->watch_);
+}
+
+std::vector<const SimulatedDevice*> Process::noted_devices() {
+  std::vector<const SimulatedDevice*> devices;
+  devices.reserve(static_cast<std::size_t>(devices_.count()));
+  for (int ordinal = 0; ordinal < devices_.count(); ++ordinal) {
+    const DeviceState& device = devices_.at(ordinal);
+    if (device.active || device.resets == 0 || device.charge.lack)  // otherwise what was before the reset was noted
+      note_context(device);
+    devices.push_back(device.simulated.get());
+  }
+  return devices;
 }
 
 namespace {

@@ -82,6 +82,7 @@ class Process {
   static void thread_ends(std::uint64_t number);
   // Writes the report when the process ends. Only the first call writes a report.
   static void write_report();
+  static void write_report_so_far();
 
  private:
   explicit Process(const Config& config);
@@ -91,6 +92,7 @@ class Process {
   cudaError_t settle_now() CACHALOT_LOCKED;
   void write_log() CACHALOT_LOCKED;
   void note_context(const DeviceState& device) CACHALOT_LOCKED;
+  std::vector<const SimulatedDevice*> noted_devices() CACHALOT_LOCKED;
 
   static std::atomic<Process*> instance;
 

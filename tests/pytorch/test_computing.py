@@ -529,6 +529,52 @@ print(x.sum().item())
     assert places == {"train.py:20 in <module>": 2, "train.py:27 in <module>": 1}
 
 
+def test_kernels_of_triton_on_whole_numbers_are_computed(tmp_path: Path) -> None:
+    # As a server's: it learns from them how many tokens each request has.
+    printed, values = compute(tmp_path, """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def last(row_ptr, count):
+    return tl.load(row_ptr + count - 1)
+
+@triton.jit
+def update(places_ptr, counts_ptr, tokens_ptr, totals_ptr, last_ptr, texts_ptr, length, WIDTH: tl.constexpr):
+    row = tl.program_id(0)
+    place = tl.load(places_ptr + row)
+    if place < 0:
+        return
+    count, total = tl.load(counts_ptr + row), tl.load(totals_ptr + place)
+    for i in range(count):
+        tl.store(texts_ptr + place * length + total + i, tl.load(tokens_ptr + row * WIDTH + i))
+    tl.store(totals_ptr + place, total + count)
+    columns = tl.arange(0, WIDTH)
+    tokens = tl.load(tokens_ptr + row * WIDTH + columns, columns < count, -1)
+    tl.store(last_ptr + place, tl.max(tokens) + last(tokens_ptr + row * WIDTH, count))
+
+def ints(*numbers):
+    return torch.tensor(numbers, device="cuda", dtype=torch.int32)
+
+tokens = torch.arange(12, device="cuda").view(3, 4)
+totals, most = ints(10, 20, 30), torch.zeros(3, device="cuda", dtype=torch.int64)
+texts = torch.empty(3, 1 << 20, device="cuda", dtype=torch.int64)  # far more than is computed at a time
+for _ in range(2):
+    update[(3,)](ints(2, -1, 0), ints(2, 1, 3), tokens, totals, most, texts, 1 << 20, WIDTH=4)
+print(totals.tolist(), most.tolist(), texts[2, 30:34].tolist(), texts[0, 13:16].tolist())
+update[(3,)](ints(2, -1, 0), ints(2, 1, 3), texts, totals, most, texts, 1 << 20, WIDTH=4)
+print(totals.tolist())
+print(most[2].item())
+many = torch.zeros(300, device="cuda", dtype=torch.int32)
+update[(300,)](many, many, tokens, totals, most, texts, 1 << 20, WIDTH=4)
+print(totals[0].item())
+""")
+    assert printed.splitlines() == ["[16, 20, 34] [20, 0, 2] [0, 1, 0, 1] [8, 9, 10]", "[19, 20, 36]", "0", "0"]
+    places = {read["at"]: read["times"] for read in values["unknown_reads"]}
+    assert places == {"train.py:34 in <module>": 1, "train.py:35 in <module>": 1, "train.py:38 in <module>": 1}
+
+
 def test_choices_among_unknown_numbers_are_in_the_middle(tmp_path: Path) -> None:
     printed, values = compute(tmp_path, """
 import torch

@@ -486,11 +486,38 @@ def test_after_an_error_of_another_kind_it_is_unknown_whether_a_program_fits(tmp
 def test_a_child_that_ran_out_of_memory_does_not_fit_though_its_parent_ended_well(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, FORKS.replace("torch.ones(4", "torch.ones(1 << 40"), fresh=True)
     assert done.returncode == 0 and [one["driver"]["exit_status"] for one in report["processes"]] == [1]
-    assert "NO: out of memory at allocation 0" in done.stderr
+    assert "NO: out of memory at " in done.stderr and " in train, asking for 4096.00 GiB" in done.stderr
     assert "this process ended with exit code 1; the program went on, and ended well" in done.stderr
+
+
+KILLED = """
+import multiprocessing, os, signal, time
+import torch
+
+def serve(connection):
+    kept = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
+    connection.send(1)
+    time.sleep(60)
+
+here, there = multiprocessing.Pipe()
+child = multiprocessing.get_context("fork").Process(target=serve, args=(there,))
+child.start()
+here.recv()
+time.sleep(2.5)
+os.kill(child.pid, signal.SIGKILL)
+child.join()
+"""
+
+
+def test_a_process_that_is_killed_reports_its_last_second(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, KILLED, fresh=True)
+    (process,) = report["processes"]
+    assert not process["driver"]["is_final"] and process["driver"]["devices"][0]["peak_used_bytes"] == 256 << 20
+    assert "did not end by itself: the figures are those until its last second" in done.stderr
 
 
 def test_a_child_by_fork_may_use_the_gpu_that_its_parent_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    done, _ = simulate(tmp_path, FORKS, "--devices", "2")
+    done, report = simulate(tmp_path, FORKS, "--devices", "2")
     assert (done.returncode, done.stdout) == (0, "4.0 1\n"), done.stderr
+    assert report["processes"][0]["torch"]["devices"][0]["allocations"] > 0 and " in train" in done.stderr

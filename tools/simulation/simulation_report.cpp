@@ -599,6 +599,10 @@ void add_process(Section& root, const ProcessReport& report, const Simulation& s
   if (!report.torch.is_null() && !report.torch.at("devices").empty()) add_values(common, report.torch);
   add_cudnn(common, report.driver);
   add_libraries(common, report.driver);
+  if (!report.driver.value("is_final", true))
+    common.add_line(
+        "killed",
+        fmt::format("process {} did not end by itself: the figures are those until its last second", report.process));
   if (!common.parts.empty()) root.add(std::move(common));
 }
 
@@ -613,7 +617,7 @@ Section report_of(const Simulation& simulation, const SimulationReportOptions& o
   }
   if (processes.parts.empty())
     processes.add(Note{.text = "the program used no memory of the GPU, as far as its processes reported: one that "
-                               "SIGKILL or SIGABRT ends reports nothing",
+                               "SIGKILL or SIGABRT ends in its first second reports nothing",
                        .is_wrapped = false});
   root.add(std::move(processes));
   for (const ProcessReport& report : simulation.processes) {

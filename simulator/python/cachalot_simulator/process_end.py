@@ -1,6 +1,6 @@
 """Writes the reports of a process when it ends: by itself, by SIGTERM, or because enough steps were done.
 
-A program that handles SIGTERM itself keeps its handler. Of children by fork, the driver alone reports.
+A program that handles SIGTERM itself keeps its handler. A child by fork reports for itself; those of multiprocessing end by os._exit().
 """
 
 from __future__ import annotations
@@ -27,6 +27,24 @@ class ProcessEnd:
         self._lock = threading.RLock()  # of two threads that end the process, the second one waits for the reports
         self._is_writing = False
         self._signal_meanwhile: int | None = None
+        os.register_at_fork(after_in_child=self._begin_child)
+        self._see_exits()
+
+    def _begin_child(self) -> None:
+        self._process = os.getpid()
+        self._is_written = self._is_writing = False
+        self._lock = threading.RLock()  # the parent's may be held
+
+    def _see_exits(self) -> None:
+        exit_at_once = os._exit
+
+        def write_and_exit(status: int) -> Any:
+            try:
+                self._write()
+            finally:
+                exit_at_once(status)
+
+        os._exit = write_and_exit
 
     def add(self, writer: Callable[[], None]) -> None:
         """Adds a writer. Also makes the writers be called before the functions registered with atexit until now."""

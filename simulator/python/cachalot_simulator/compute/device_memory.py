@@ -46,6 +46,16 @@ def get(to: int, source: int, size: int) -> bool:
     return _get(to, source, size) == 1
 
 
+def get_if_on_device(to: int, source: int, size: int) -> bool:
+    """Reads device memory. Returns False if the addresses are not the device's."""
+    return _get(to, source, size) >= 0
+
+
+def put_bytes(to: int, content: bytes, is_known: bool) -> bool:
+    """Writes bytes to device memory. Returns False if the address is not the device's."""
+    return _put(to, content, len(content), not is_known) == 0
+
+
 def put_kinds(to: int, source: int, size: int, kinds: int) -> None:
     """Writes host memory to device memory. `kinds` is the address of a kind for each byte."""
     _put_kinds(to, source, size, kinds)

@@ -323,7 +323,8 @@ class Function(Operator):
     """An operation with one result, which is new memory. Most calls in a training are of such, with large results."""
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
-        if type(result) is Tensor and is_whole(result) and result.nbytes > self.most_bytes and result.is_cuda and _is_real(result):
+        # A compiler's tensors of no device may have symbolic sizes, and so no number of bytes.
+        if type(result) is Tensor and result.is_cuda and is_whole(result) and result.nbytes > self.most_bytes and _is_real(result):
             make_one_unknown(result)
         else:
             super().follow(args, kwargs, result)

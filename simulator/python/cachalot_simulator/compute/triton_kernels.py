@@ -1,4 +1,4 @@
-"""Kernels of Triton, which nothing computes: what they write is unknown.
+"""Kernels of Triton: what they write is unknown, but for launches that are computed (triton_values.py).
 
 Which arguments a kernel writes is read from Triton's intermediate code, where each store names a pointer, and pointers are
 made of arguments. A kernel whose code is not understood may write all of them.
@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cachalot_simulator.after_import import after_import
+from cachalot_simulator.compute import triton_values
 from cachalot_simulator.compute.device_memory import make_one_unknown
 from cachalot_simulator.compute.operators import tensors_in
 
+_is_capturing = torch._C._cuda_isCurrentStreamCapturing
 _LINE = re.compile(r'^\s*(?:(%[\w$.-]+)(?::\d+)? = )?"?([\w.]+)"?')
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _STORES = re.compile(r"tt\.(store|atomic_\w+|(experimental_)?descriptor_(store|reduce|scatter)\w*)")
@@ -30,10 +33,12 @@ def see_triton_kernels(note: Callable[[], None]) -> None:
         run = jit.JITFunction.run
 
         def run_and_follow(function: Any, *args: Any, **kwargs: Any) -> Any:
-            kernel = run(function, *args, **kwargs)
+            with triton_values.lock:
+                kernel = run(function, *args, **kwargs)
             if not kwargs.get("warmup"):
                 note()
-                follow(function.arg_names, kernel, args, kwargs)
+                if _is_capturing() or not triton_values.compute(function, kwargs.get("grid"), args, kwargs):
+                    follow(function.arg_names, kernel, args, kwargs)
             return kernel
 
         jit.JITFunction.run = run_and_follow
