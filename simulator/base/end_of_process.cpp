@@ -90,22 +90,22 @@ bool wait_for_an_end() {
   return true;
 }
 
-void serve(void (*write)(), void (*write_so_far)()) {
-  while (!wait_for_an_end()) write_so_far();
-  write();
+void serve(void (*write)(bool is_final)) {
+  while (!wait_for_an_end()) write(/*is_final=*/false);
+  write(/*is_final=*/true);
   if (ending != 0) end_by(ending);
   is_done = true;
 }
 
 }  // namespace
 
-void write_before_sudden_end(void (*write)(), void (*write_so_far)()) {
+void write_before_sudden_end(void (*write)(bool is_final)) {
   owner = getpid();
   on_exit([](int code, void*) { ended_with = code & 0xff; }, nullptr);
   sem_init(&arrived, /*pshared=*/0, 0);
   {
     const BlockedSignals blocked;
-    std::thread(serve, write, write_so_far).detach();
+    std::thread(serve, write).detach();
   }
   install(SIGTERM, handle_request);
   install(SIGINT, handle_request);

@@ -20,10 +20,10 @@ void wait_for_end();
 
 // A process that SIGTERM, SIGINT, SIGSEGV or _exit() ends writes its report first, and then ends as it would have.
 
-// Calls `write` before a signal or _exit() ends the process. A signal that the program handles or ignores when this is called,
+// Calls `write` with true before a signal or _exit() ends the process. A signal that the program handles or ignores when this is called,
 // or handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
-// The thread also calls `write_so_far` each second: SIGKILL leaves no time for a report. To be called once.
-void write_before_sudden_end(void (*write)(), void (*write_so_far)());
+// The thread also calls it each second, with false, as SIGKILL leaves no time for a report. To be called once.
+void write_before_sudden_end(void (*write)(bool is_final));
 
 // Returns the status with which the process ends, as exit() and _exit() were told; nullopt before, and where a signal ends it.
 // Any thread may call it.

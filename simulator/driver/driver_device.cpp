@@ -92,7 +92,9 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  return driver_call([&](Process& process) { *uuid = device_uuid(process.config().machine_number(process.devices().at(device).ordinal)); });
+  return driver_call([&](Process& process) {
+    *uuid = device_uuid(process.config().machine_number(process.devices().at(device).ordinal));
+  });
 }
 
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {

@@ -89,7 +89,7 @@ const char* cachalot_sim_setting(const char* key) {
 
 int cachalot_sim_is_used() { return Process::exists() ? 1 : 0; }
 
-void cachalot_sim_write_report() { Process::write_report(); }
+void cachalot_sim_write_report() { Process::write_report(/*is_final=*/true); }
 
 int cachalot_sim_set_faults(int device, const char* faults) {
   return guarded([&](Process& process) {
@@ -120,6 +120,10 @@ int cachalot_sim_get(void* to, const void* from, std::uint64_t bytes) {
     process.virtual_memory().sleeping().require_awake(kKernel, from, bytes);
     return process.copies().get(to, from, bytes);
   }));
+}
+
+int cachalot_sim_is_pinned(const void* start, std::uint64_t bytes) {
+  return figure([&](Process& process) { return process.host_memory().is_pinned(start, bytes) ? 1 : 0; }) == 1 ? 1 : 0;
 }
 
 int cachalot_sim_put_kinds(void* to, const void* from, std::uint64_t bytes, const unsigned char* kinds) {

@@ -42,7 +42,7 @@ Process* Process::make(cudaError_t& error) {
       instance = nullptr;
       after_fork();
     });
-    if (!config.report_path.empty()) write_before_sudden_end(&Process::write_report, &Process::write_report_so_far);
+    if (!config.report_path.empty()) write_before_sudden_end(&Process::write_report);
     return instance;
   } catch (const InvalidArgument& mistake) {
     print_error("cachalot simulator: {}\n", mistake.what());
@@ -143,11 +143,15 @@ void Process::thread_ends(std::uint64_t number) {
   process->streams_.destroy_all(number);
 }
 
-void Process::write_report() {
+void Process::write_report(bool is_final) {
   Process* process = instance;
   if (!process) return;
   const Lock lock(process_mutex);
   if (process->report_.is_written()) return;
+  if (!is_final) {
+    if (process->report_.is_wanted()) process->report_.write_so_far(process->noted_devices(), process->watch_);
+    return;
+  }
   process->watch_.tell_what_is_left();
   process->virtual_memory_.sleeping().tell_of_more();
   if (!process->report_.is_wanted()) return;
@@ -156,13 +160,6 @@ void Process::write_report() {
   if (const DeviceState* accessed = process->devices_.find_owner(fault_address()))
     access = {fault_address(), accessed->ordinal};
   process->report_.write(devices, process->watch_, access);
-}
-
-void Process::write_report_so_far() {
-  Process* process = instance;
-  if (!process) return;
-  const Lock lock(process_mutex);
-  if (!process->report_.is_written()) process->report_.write_so_far(process->noted_devices(), process->watch_);
 }
 
 std::vector<const SimulatedDevice*> Process::noted_devices() {
@@ -180,7 +177,7 @@ std::vector<const SimulatedDevice*> Process::noted_devices() {
 namespace {
 
 // When the library is unloaded, behind the program's own static destructors.
-__attribute__((destructor)) void at_exit() { Process::write_report(); }
+__attribute__((destructor)) void at_exit() { Process::write_report(/*is_final=*/true); }
 
 }  // namespace
 

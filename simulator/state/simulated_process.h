@@ -80,9 +80,8 @@ class Process {
 
   // The thread's streams go with it.
   static void thread_ends(std::uint64_t number);
-  // Writes the report when the process ends. Only the first call writes a report.
-  static void write_report();
-  static void write_report_so_far();
+  // Writes the report: when the process ends, of which only the first call does something, or until then the one so far.
+  static void write_report(bool is_final);
 
  private:
   explicit Process(const Config& config);

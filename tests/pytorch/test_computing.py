@@ -530,7 +530,7 @@ print(x.sum().item())
 
 
 def test_kernels_of_triton_on_whole_numbers_are_computed(tmp_path: Path) -> None:
-    # As a server's: it learns from them how many tokens each request has.
+    # A server learns from such kernels how many tokens each request has.
     printed, values = compute(tmp_path, """
 import torch
 import triton

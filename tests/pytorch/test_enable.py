@@ -518,6 +518,11 @@ def test_headers_of_cuda_that_lack_a_part_are_not_taken(monkeypatch, tmp_path):
     monkeypatch.setattr(_adapter, "_toolkits", lambda: [])
     with pytest.raises(_adapter.AdapterError, match=r"crt/host_config\.h .*: install nvidia-cuda-crt with pip, or"):
         _adapter.cuda_headers()
+    triton = tmp_path / "triton" / "backends" / "nvidia" / "include"
+    (triton / "crt").mkdir(parents=True)
+    (triton / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13000\n")
+    (triton / "crt" / "host_config.h").touch()
+    assert _adapter.cuda_headers() == triton
     (headers / "crt" / "host_config.h").touch()
     assert _adapter.cuda_headers() == headers
 

@@ -257,6 +257,7 @@ class RemedySearch {
     std::ranges::stable_sort(found, {}, &Remedy::reserved_bytes);
     if (!found.empty()) {
       std::vector<PolicyOffer> offers;
+      offers.reserve(found.size());
       for (const Remedy& one : found) offers.push_back(one.offer);
       const auto choice = found.begin() + static_cast<std::ptrdiff_t>(choose(offers));
       std::rotate(found.begin(), choice, choice + 1);

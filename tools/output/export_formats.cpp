@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -304,6 +305,7 @@ constexpr std::array kFormats = {
 
 std::vector<std::string_view> names_of_formats() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kFormats));
   for (const ExportFormat& format : kFormats) names.push_back(format.name);
   return names;
 }

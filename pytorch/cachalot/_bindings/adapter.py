@@ -359,8 +359,9 @@ def cuda_headers() -> Path:
     import torch
 
     major = str(torch.version.cuda).partition(".")[0]
-    wheels = Path(torch.__file__).parent.parent / "nvidia"
-    candidates = [wheels / f"cu{major}" / "include", wheels / "cuda_runtime" / "include", *_toolkits()]
+    packages = Path(torch.__file__).parent.parent
+    wheels = [packages / "nvidia" / f"cu{major}", packages / "nvidia" / "cuda_runtime", packages / "triton" / "backends" / "nvidia"]
+    candidates = [*(wheel / "include" for wheel in wheels), *_toolkits()]  # Triton's are whole, and often of the same version
     for folder in candidates:
         if _cuda_major(folder) == major and (folder / "crt" / "host_config.h").is_file():
             return folder

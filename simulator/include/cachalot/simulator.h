@@ -101,6 +101,10 @@ CACHALOT_SIMULATOR_API int cachalot_sim_put(void* to, const void* from, uint64_t
     not accessible device memory. */
 CACHALOT_SIMULATOR_API int cachalot_sim_get(void* to, const void* from, uint64_t bytes);
 
+/** Returns 1 if all of the range is pinned or registered memory of the host, which kernels reach by
+    its own address, and else 0. */
+CACHALOT_SIMULATOR_API int cachalot_sim_is_pinned(const void* start, uint64_t bytes);
+
 /** Writes to device memory bytes of several kinds: 0 unknown, 1 guessed, 2 known. Returns
     cudaErrorInvalidValue, and writes nothing, for another kind, and as cachalot_sim_put. */
 CACHALOT_SIMULATOR_API int cachalot_sim_put_kinds(void* to, const void* from, uint64_t bytes,

@@ -12,6 +12,8 @@ _put = _library.cachalot_sim_put
 _put.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _get = _library.cachalot_sim_get
 _get.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_is_pinned = _library.cachalot_sim_is_pinned
+_is_pinned.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
 _put_kinds = _library.cachalot_sim_put_kinds
 _put_kinds.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
 _get_kinds = _library.cachalot_sim_get_kinds
@@ -49,6 +51,11 @@ def get(to: int, source: int, size: int) -> bool:
 def get_if_on_device(to: int, source: int, size: int) -> bool:
     """Reads device memory. Returns False if the addresses are not the device's."""
     return _get(to, source, size) >= 0
+
+
+def is_pinned(start: int, size: int) -> bool:
+    """Returns whether memory of the host is pinned, so that kernels reach it by its address."""
+    return _is_pinned(start, size) == 1
 
 
 def put_bytes(to: int, content: bytes, is_known: bool) -> bool:

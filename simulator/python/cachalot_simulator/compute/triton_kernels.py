@@ -1,4 +1,4 @@
-"""Kernels of Triton: what they write is unknown, but for launches that are computed (triton_values.py).
+"""Kernels of Triton: what they write is unknown, except for launches that are computed (triton_values.py).
 
 Which arguments a kernel writes is read from Triton's intermediate code, where each store names a pointer, and pointers are
 made of arguments. A kernel whose code is not understood may write all of them.
@@ -22,7 +22,8 @@ _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 _LINE = re.compile(r'^\s*(?:(%[\w$.-]+)(?::\d+)? = )?"?([\w.]+)"?')
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _STORES = re.compile(r"tt\.(store|atomic_\w+|(experimental_)?descriptor_(store|reduce|scatter)\w*)")
-_NOT_UNDERSTOOD = re.compile(r"tt\.call|tt\.elementwise_inline_asm|tt\.extern_elementwise|scf\.while|cf\.")
+_NOT_UNDERSTOOD = re.compile(r"tt\.call|tt\.elementwise_inline_asm|tt\.extern_elementwise|scf\.while")
+_CHOOSES = re.compile(r"cf\.|scf\.if")  # between codes, and perhaps between pointers
 _HAS_POINTERS = re.compile(r"!tt\.(ptr|tensordesc)")
 
 
@@ -91,7 +92,7 @@ def written_arguments(code: str) -> set[str] | None:
         result, operation = match.groups()
         operands = _NAME.findall(line[match.end():])
         from_operands = set().union(*(origins.get(name, set()) for name in operands))
-        if _NOT_UNDERSTOOD.match(operation) or operation == "scf.if" and result and _HAS_POINTERS.search(line):
+        if _NOT_UNDERSTOOD.match(operation) or _CHOOSES.match(operation) and _HAS_POINTERS.search(line):
             return None
         if _STORES.match(operation):
             written |= origins.get(operands[0], set())

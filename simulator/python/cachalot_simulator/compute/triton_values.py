@@ -1,6 +1,6 @@
 """Computes launches of Triton's kernels that handle whole numbers alone: numbers of sampled tokens, positions, tables of blocks.
 
-Programs take such numbers back and decide by them: a server that reads that no token was sampled asks for it for ever. Triton's own
+Programs take such numbers back and decide by them: a server that reads that no token was sampled asks for it without end. Triton's own
 interpreter runs the kernel, on the memory of the simulated device instead of copies of its arguments.
 """
 
@@ -26,11 +26,10 @@ class NotInterpreted(Exception):
 
 
 class Memory:
-    """The memory of devices, in the place of the interpreter's own access by addresses."""
+    """The memory of devices, and pinned memory of the host, in the place of the interpreter's own access by addresses."""
 
-    def __init__(self, real: Any, tensors: list[Tensor]) -> None:
+    def __init__(self, real: Any) -> None:
         self._real = real
-        self._ranges = [(tensor.data_ptr(), tensor.data_ptr() + device_memory.extent(tensor)) for tensor in tensors]
         self.is_known = True  # everything that the instance has loaded
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +52,7 @@ class Memory:
         for address, value in zip(pointers[mask].tolist(), values[mask]):
             content = value.tobytes()
             if not device_memory.put_bytes(address, content, self.is_known):
-                self._require_argument(address, len(content))
+                require_pinned(address, len(content))
                 ctypes.memmove(address, content, len(content))
 
     def _read(self, addresses: Any, dtype: Any) -> Any:
@@ -66,16 +65,17 @@ class Memory:
         if device_memory.get_if_on_device(content.ctypes.data, first, size):
             device_memory.get_kinds(kinds.ctypes.data, first, size)
         else:
-            self._require_argument(first, size)
+            require_pinned(first, size)
             ctypes.memmove(content.ctypes.data, first, size)
         places = (addresses - addresses.min()).astype(numpy.int64)[:, None] + numpy.arange(dtype.itemsize)
         self.is_known &= bool((kinds[places] == device_memory.OF_BYTE[device_memory.KNOWN]).all())
         return content[places].view(dtype)[:, 0]
 
-    def _require_argument(self, address: int, size: int) -> None:
-        """Memory of the host is that of an argument: a tensor that the device sees."""
-        if not any(begin <= address and address + size <= end for begin, end in self._ranges):
-            raise NotInterpreted("an address of no argument")
+
+def require_pinned(address: int, size: int) -> None:
+    """Raises NotInterpreted for memory of the host that a kernel would not reach."""
+    if not device_memory.is_pinned(address, size):
+        raise NotInterpreted("an address that is neither the device's nor pinned")
 
 
 def handles_whole_numbers(values: list[Any]) -> bool:
@@ -93,6 +93,7 @@ def compute(function: Any, grid: Any, args: tuple, kwargs: dict) -> bool:
     grid = grid(dict(zip(function.arg_names, args)) | kwargs) if callable(grid) else grid
     if math.prod(grid) > MOST_INSTANCES:
         return False
+    import numpy
     from triton.runtime import interpreter
 
     class Grid(interpreter.GridExecutor):
@@ -102,7 +103,7 @@ def compute(function: Any, grid: Any, args: tuple, kwargs: dict) -> bool:
         def _restore_args_dev(self, *_: Any) -> None:
             pass
 
-    memory = Memory(interpreter._interpreter, [value for value in values if isinstance(value, Tensor)])
+    memory = Memory(interpreter._interpreter)
     call, set_index = type(function).__call__, interpreter.interpreter_builder.set_grid_idx
 
     def begin_instance(*index: int) -> None:
@@ -110,13 +111,13 @@ def compute(function: Any, grid: Any, args: tuple, kwargs: dict) -> bool:
         interpreter.tl.tensor.__index__ = lambda number: number.handle.data.item()  # its own fails for arrays of one element
         set_index(*index)
 
-    with lock:
+    with lock, numpy.errstate(all="ignore"):  # as on a GPU, where rows without data divide by zero
         interpreter._interpreter = memory
         interpreter.interpreter_builder.set_grid_idx = begin_instance
         type(function).__call__ = lambda inner, *args, **kwargs: _call_inner(interpreter, inner, args, kwargs)
         try:
             Grid(_rewritten(interpreter, function), function.arg_names, tuple(grid))(*args, **kwargs)
-        except Exception:  # what the interpreter, or this memory, does not know
+        except Exception:  # of the interpreter or of this memory, which do not know everything
             return False
         finally:
             interpreter._interpreter = memory._real
