@@ -435,6 +435,14 @@ def test_a_request_that_no_card_serves_has_no_table(tmp_path: Path) -> None:
     assert "fits          NO: out of memory" in done.stderr and "fits on" not in done.stderr
 
 
+def test_a_program_that_takes_the_free_memory_is_told_of(tmp_path: Path) -> None:
+    takes = "import torch\nfree, total = {}\nkept = torch.empty(int(free * 0.9), dtype=torch.uint8, device='cuda')\n"
+    done, _ = simulate(tmp_path, takes.format("torch.cuda.mem_get_info()"), "--gpu", "h100")
+    assert "the program asked for the free memory and took 90." in done.stderr
+    done, _ = simulate(tmp_path, takes.format("80 << 30, 0"), "--gpu", "h100")
+    assert "asked for the free memory" not in done.stderr and "fits on" in done.stderr
+
+
 CONVOLUTION = """
 import torch
 pictures = torch.empty(8, 16, 64, 64, device="cuda")

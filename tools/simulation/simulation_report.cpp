@@ -433,9 +433,25 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
   return nullptr;
 }
 
+// A server asks how much memory is free, and takes it: the table replays what it took on this GPU.
+void add_size_of_server(Section& section, const json& device) {
+  constexpr double kMost = 0.8;
+  const double part = static_cast<double>(number(device, "common_peak_bytes")) /
+                      static_cast<double>(std::max<std::size_t>(1, number(device, "total_bytes")));
+  if (!device.value("calls", json::object()).contains("memory_info") || part < kMost) return;
+  section.add_line("",
+                   fmt::format("the program asked for the free memory and took {} of the GPU: if it sizes itself so, a "
+                               "smaller GPU may do; try it with --gpu",
+                               percent_text(part)));
+}
+
 void add_fits_on(Section& section, const ProcessReport& report, const json& device, bool verbose) {
-  if (const CardTable* const table = cards_of(report, device)) return add_to(section, *table, verbose);
-  add_gpus_for(section, report, device);
+  if (const CardTable* const table = cards_of(report, device)) {
+    add_to(section, *table, verbose);
+  } else {
+    add_gpus_for(section, report, device);
+  }
+  add_size_of_server(section, device);
 }
 
 void add_verdict_line(Section& section, std::string text, Mood mood) {
