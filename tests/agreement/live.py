@@ -154,7 +154,8 @@ def fits(program: Program, run: Run, of_trace: Subject) -> Answers:
             for _, command, value in of_commands(of_trace, policy, bytes_, "ooms"):
                 yield Answer(name, 0, command, value == 0)
             for row in (itself.table() or {"cards": []})["cards"]:
-                if row["memory_bytes"] == bytes_ and (itself.table() or {})["exact"]:
+                is_whole = itself.succeeded or not row[TABLE[policy.name]]  # after a failure, a yes is up to the request that failed
+                if row["memory_bytes"] == bytes_ and (itself.table() or {})["exact"] and is_whole:
                     yield Answer(name, 0, "simulate's table", row[TABLE[policy.name]])
         yield Answer(f"fits.{policy_of_run(run)}, {label}", 0, "simulate", itself.succeeded and itself.device()["ooms"] == 0)
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -201,7 +202,7 @@ class RemedySearch {
         make_trace(freed), now_);
   }
 
-  // Adds the program's policy with more memory. In `setting`, {:.2f} becomes fraction_of_device().
+  // Adds the program's policy with more memory. In `setting`, {:.2f} becomes the part of the device that the program needs.
   void add_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
     add({.key = key, .setting = setting, .text = text}, recorded_, now_, room);
   }
@@ -234,10 +235,21 @@ class RemedySearch {
     return !recorded || remedy.reserved_bytes < *recorded;
   }
 
-  // Returns the part of the device that the program as it is needs.
-  double fraction_of_device() const {
+  // Writes the part of the device that the program as it is needs into the setting. Under that limit PyTorch gives memory back at
+  // other requests than it did: the program is replayed there.
+  void set_fraction(Candidate& one) const {
     const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
-    return total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
+    const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
+    const std::string setting = fmt::format(fmt::runtime(one.remedy.setting), fraction);
+    const bool is_limit = std::exchange(one.remedy.setting, setting) != setting;
+    if (!is_limit || total == 0 || !one.completes) return;
+    TraceOptions options = options_as_recorded();
+    options.follows_segments = false;
+    const auto limit_bytes = static_cast<std::size_t>(std::round(fraction * 100) / 100 * total);  // as it is written
+    const PolicyFigures limited = *figures_of(*make_trace(options), one.policy, limit_bytes);
+    one.remedy.serves = limited.ooms == 0;
+    one.remedy.reserved_bytes = limited.peak_held_bytes;
+    one.remedy.range = {.least = limited.peak_held_bytes, .most = limited.peak_held_bytes};
   }
 
   std::optional<std::uint64_t> recorded_bytes_if_other() const {
@@ -249,10 +261,8 @@ class RemedySearch {
   std::vector<Remedy> best() {
     std::vector<Remedy> found;
     for (Candidate& one : candidates_) {
-      if (!helps(one)) continue;
-      if (one.more_room > 0)  // the settings with other keys may have braces of a path
-        one.remedy.setting = fmt::format(fmt::runtime(one.remedy.setting), fraction_of_device());
-      found.push_back(std::move(one.remedy));
+      if (one.more_room > 0) set_fraction(one);
+      if (helps(one)) found.push_back(std::move(one.remedy));
     }
     std::ranges::stable_sort(found, {}, &Remedy::reserved_bytes);
     if (!found.empty()) {

@@ -61,9 +61,11 @@ std::vector<std::string> settings_lines(const CardTable& table) {
   return lines;
 }
 
-// Returns whether the program fits into `usable_bytes`. Memory on which it ran is enough, and so is more.
+// Returns whether the program fits into `usable_bytes`. Memory on which it ran is enough, and so is more; memory on which it ran
+// out is too little, and so is less.
 bool fits_into(std::size_t usable_bytes, Policy::Heap heap, const CardRun& run, MemoryNeed& need) {
-  if (!run.ran_out && run.heap == heap && usable_bytes >= run.card.usable_bytes()) return true;
+  if (run.heap == heap && !run.ran_out && usable_bytes >= run.card.usable_bytes()) return true;
+  if (run.heap == heap && run.ran_out && usable_bytes <= run.card.usable_bytes()) return false;
   return need.fits({.heap = heap}, usable_bytes - std::min(usable_bytes, run.other_bytes));
 }
 
@@ -126,7 +128,11 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
   MemoryNeed need(std::move(trace));
   table.live_bytes = need.live_bytes();
   for (const Policy::Heap heap : kHeaps) table.held_bytes[index_of(heap)] = need.held_bytes({.heap = heap});
-  table.is_exact = run.ran_out || !run.heap || table.held_bytes[index_of(*run.heap)] == run.reserved_bytes;
+  if (run.heap) {
+    // With the request that failed, a replay on enough memory holds what the run held or more.
+    const std::size_t held = table.held_bytes[index_of(*run.heap)];
+    table.is_exact = run.ran_out ? held >= run.reserved_bytes : held == run.reserved_bytes;
+  }
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
   for (Card& card : cards) {
