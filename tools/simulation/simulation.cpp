@@ -269,7 +269,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     const std::filesystem::path path = trace_path(folder, report, ordinal);
     if (torch == nullptr) continue;
     const bool has_failed = ran_out(device, torch) && !ended_well;
-    // Without a trace, the request that failed was the first one, or the program's own allocator or history tells nothing.
+    // A trace is missing if the request that failed was the first one, or if the program's own allocator or history tells nothing.
     const bool is_first = has_failed && number(*torch, "allocations") == 0;
     if (!has_events(path) && !is_first) continue;
     if (ran_out(device, torch) && (!failures || torch->at("last_oom").is_null())) continue;
