@@ -92,9 +92,7 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  return driver_call([&](Process& process) {
-    *uuid = device_uuid(process.config().machine_number(process.devices().at(device).ordinal));
-  });
+  return driver_call([&](Process& process) { *uuid = device_uuid(process.devices().at(device).machine_number); });
 }
 
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
@@ -113,7 +111,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 
 CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return driver_call([&](Process& process) {
-    const std::string text = pci_bus_id(process.config().machine_number(process.devices().at(device).ordinal));
+    const std::string text = pci_bus_id(process.devices().at(device).machine_number);
     if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
     std::memcpy(id, text.c_str(), text.size() + 1);
     return cudaSuccess;

@@ -98,7 +98,7 @@ Fault parse_fault(std::string_view text) {
 }
 
 // Returns the device that an entry of CUDA_VISIBLE_DEVICES names: by its number, or by its UUID or the first digits of it; -1: none.
-int machine_number_of(std::string_view entry, int devices) {
+int device_named(std::string_view entry, int devices) {
   if (entry.starts_with("MIG-"))
     throw InvalidArgument(formatted("CUDA_VISIBLE_DEVICES: '{}' is not simulated: GPUs are not divided", entry));
   if (entry.starts_with("GPU-")) {
@@ -123,7 +123,7 @@ std::vector<int> visible_devices(std::string_view list, int devices) {
     const auto comma = std::min(list.find(','), list.size());
     const std::string_view entry = list.substr(0, comma);
     list.remove_prefix(std::min(comma + 1, list.size()));
-    const int number = machine_number_of(entry, devices);
+    const int number = device_named(entry, devices);
     if (number < 0 || number >= devices || std::find(visible.begin(), visible.end(), number) != visible.end()) break;
     visible.push_back(number);
   }

@@ -205,9 +205,7 @@ Communicator::~Communicator() { leave(); }
 
 Member Communicator::own_member() const {
   Member member{Connections::get().endpoint(), device_};
-  on_process("cudaGetDevice", [&](Process& process) {
-    member.device = process.config().physical_devices[static_cast<std::size_t>(device_)];
-  });
+  on_process("cudaGetDevice", [&](Process& process) { member.device = process.config().machine_number(device_); });
   return member;
 }
 

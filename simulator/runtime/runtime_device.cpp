@@ -102,7 +102,7 @@ cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
 
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   return runtime_call([&](Process& process) {
-    const std::string text = pci_bus_id(process.config().machine_number(process.devices().at(device).ordinal));
+    const std::string text = pci_bus_id(process.devices().at(device).machine_number);
     if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
     std::memcpy(id, text.c_str(), text.size() + 1);
     return cudaSuccess;
@@ -112,7 +112,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
 cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
   return runtime_call([&](Process& process) {
     for (int ordinal = 0; ordinal < process.devices().count(); ++ordinal) {
-      if (pci_bus_id(process.config().machine_number(ordinal)) != id) continue;
+      if (pci_bus_id(process.devices().at(ordinal).machine_number) != id) continue;
       *device = ordinal;
       return cudaSuccess;
     }

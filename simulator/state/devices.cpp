@@ -132,13 +132,11 @@ std::unique_ptr<DeviceState> Devices::make(const Config& config, int ordinal, Co
   simulated.memory_freed = [&content, ordinal](std::uint64_t first, std::size_t bytes) {
     content.forget({ordinal, first}, bytes);
   };
-  if (shared_) {
-    simulated.account =
-        shared_->account(config.physical_devices[static_cast<std::size_t>(ordinal)], config.memory_bytes);
-  }
+  if (shared_) simulated.account = shared_->account(config.machine_number(ordinal), config.memory_bytes);
   simulated.name = std::string(config.gpu->product);
   auto device = std::make_unique<DeviceState>();
   device->ordinal = ordinal;
+  device->machine_number = config.machine_number(ordinal);
   device->gpu = config.gpu;
   device->simulated = std::make_unique<SimulatedDevice>(simulated);
   device->simulated->set_faults(config.faults);

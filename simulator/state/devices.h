@@ -54,7 +54,8 @@ class Limits {
 struct MemoryPool;
 
 struct DeviceState {
-  int ordinal = 0;
+  int ordinal = 0;         // in this process
+  int machine_number = 0;  // Config::machine_number
   std::unique_ptr<SimulatedDevice> simulated;
   bool active = false;         // its primary context exists
   std::uint64_t contexts = 0;  // the number of contexts made

@@ -98,9 +98,7 @@ class RemedySearch {
       case Cause::leak:
         return add_without_growth(growths);
       case Cause::limit:
-        return add_more_room("raise_limit", "torch.cuda.set_per_process_memory_fraction({:.2f})",
-                             "the program may take more of the device",
-                             evidence_.reserved_bytes + evidence_.failure->device_free_bytes.value_or(0));
+        return add_raised_limit();
       case Cause::other_process:
         return add_more_room("end_process", "end the other process, or use another GPU: CUDA_VISIBLE_DEVICES",
                              "the device's memory is this program's",
@@ -122,10 +120,13 @@ class RemedySearch {
       const std::size_t i = candidates_.size() - job;
       if (i == 0) {
         of_bytes_ = held_bytes(*recorded_, now_).value_or(0);
-      } else {
+      } else if (!candidates_[i - 1].is_limit) {
         replay(candidates_[i - 1]);
       }
     });
+    for (Candidate& one : candidates_) {
+      if (one.is_limit) replay_at_limit(one);  // needs of_bytes_
+    }
     return {.of_bytes = of_bytes_, .recorded_bytes = recorded_bytes_if_other(), .best = best()};
   }
 
@@ -136,6 +137,7 @@ class RemedySearch {
     std::shared_ptr<const Trace> trace;
     Policy policy;
     std::uint64_t more_room = 0;
+    bool is_limit = false;  // a limit is raised
     bool completes = false;
   };
 
@@ -154,7 +156,8 @@ class RemedySearch {
   }
 
   void add(Remedy remedy, std::shared_ptr<const Trace> trace, const Policy& policy, std::uint64_t more_room = 0) {
-    candidates_.push_back({std::move(remedy), std::move(trace), policy, more_room});
+    candidates_.push_back(
+        {.remedy = std::move(remedy), .trace = std::move(trace), .policy = policy, .more_room = more_room});
   }
 
   void add_without(std::string_view setting, const char* key, const char* text) {
@@ -202,9 +205,23 @@ class RemedySearch {
         make_trace(freed), now_);
   }
 
-  // Adds the program's policy with more memory. In `setting`, {:.2f} becomes the part of the device that the program needs.
+  // Adds the program's policy with more memory.
   void add_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
     add({.key = key, .setting = setting, .text = text}, recorded_, now_, room);
+  }
+
+  // Under another limit PyTorch gives memory back at other requests than it did.
+  void add_raised_limit() {
+    constexpr const char* kKey = "raise_limit";
+    constexpr const char* kText = "the program may take more of the device";
+    if (evidence_.total_bytes.value_or(0) == 0) {
+      return add_more_room(kKey, "torch.cuda.set_per_process_memory_fraction(1.00)", kText,
+                           evidence_.reserved_bytes + evidence_.failure->device_free_bytes.value_or(0));
+    }
+    TraceOptions options = options_as_recorded();
+    options.follows_segments = false;
+    add({.key = kKey, .setting = "", .text = kText}, make_trace(options), now_);
+    candidates_.back().is_limit = true;
   }
 
   // Thread-safe for different candidates.
@@ -235,21 +252,17 @@ class RemedySearch {
     return !recorded || remedy.reserved_bytes < *recorded;
   }
 
-  // Writes the part of the device that the program as it is needs into the setting. Under that limit PyTorch gives memory back at
-  // other requests than it did: the program is replayed there.
-  void set_fraction(Candidate& one) const {
-    const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
-    const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
-    const std::string setting = fmt::format(fmt::runtime(one.remedy.setting), fraction);
-    const bool is_limit = std::exchange(one.remedy.setting, setting) != setting;
-    if (!is_limit || total == 0 || !one.completes) return;
-    TraceOptions options = options_as_recorded();
-    options.follows_segments = false;
-    const auto limit_bytes = static_cast<std::size_t>(std::round(fraction * 100) / 100 * total);  // as it is written
-    const PolicyFigures limited = *figures_of(*make_trace(options), one.policy, limit_bytes);
-    one.remedy.serves = limited.ooms == 0;
-    one.remedy.reserved_bytes = limited.peak_held_bytes;
-    one.remedy.range = {.least = limited.peak_held_bytes, .most = limited.peak_held_bytes};
+  // Proposes the part of the device that the program as it is needs, in hundredths, and replays it there.
+  void replay_at_limit(Candidate& one) const {
+    const double total = static_cast<double>(*evidence_.total_bytes);
+    const double part = std::round(100 * std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005)) / 100;
+    const PolicyFigures figures = *figures_of(*one.trace, one.policy, static_cast<std::size_t>(part * total));
+    Remedy& remedy = one.remedy;
+    remedy.setting = fmt::format("torch.cuda.set_per_process_memory_fraction({:.2f})", part);
+    remedy.reserved_bytes = figures.peak_held_bytes;
+    remedy.range = {.least = figures.peak_held_bytes, .most = figures.peak_held_bytes};
+    remedy.serves = one.completes = figures.ooms == 0;
+    remedy.offer = offer_of(one.policy, {.peak_held_bytes = remedy.reserved_bytes}, now_);
   }
 
   std::optional<std::uint64_t> recorded_bytes_if_other() const {
@@ -261,7 +274,6 @@ class RemedySearch {
   std::vector<Remedy> best() {
     std::vector<Remedy> found;
     for (Candidate& one : candidates_) {
-      if (one.more_room > 0) set_fraction(one);
       if (helps(one)) found.push_back(std::move(one.remedy));
     }
     std::ranges::stable_sort(found, {}, &Remedy::reserved_bytes);

@@ -275,12 +275,9 @@ class Top {
   Top(const TopOptions& options, const Styles& styles)
       : options_(options), styles_(styles), directory_(publish_directory(options.directory)), nvml_(Nvml::load()) {
     take();  // refuses what cannot be read before anything is written
-    if (options_.port) {
-      server_ = std::make_unique<PrometheusServer>(options_.address, *options_.port);
-      server_->set_text(to_prometheus(sample_));
-      tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
-    }
-    write_textfile();
+    if (options_.port) server_ = std::make_unique<PrometheusServer>(options_.address, *options_.port);
+    give_to_prometheus();
+    if (server_) tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
     write_page();
     const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
     signals_ = std::make_unique<SignalQueue>(is_screen);
@@ -332,8 +329,7 @@ class Top {
   }
 
   void give() {
-    write_textfile();
-    if (server_) server_->set_text(to_prometheus(sample_));
+    give_to_prometheus();
     show();
   }
 
@@ -349,11 +345,12 @@ class Top {
     }
   }
 
-  // Readers such as node_exporter's textfile collector see the old text or the new one.
-  void write_textfile() const {
-    if (!options_.textfile.empty()) {
-      write_output(options_.textfile, "--prometheus-textfile", to_prometheus(sample_));
-    }
+  // Readers of the file, such as node_exporter's textfile collector, see the old text or the new one.
+  void give_to_prometheus() const {
+    if (options_.textfile.empty() && !server_) return;
+    const std::string text = to_prometheus(sample_);
+    if (!options_.textfile.empty()) write_output(options_.textfile, "--prometheus-textfile", text);
+    if (server_) server_->set_text(text);
   }
 
   // Has the devices over all samples, and all that the last one says.
