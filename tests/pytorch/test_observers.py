@@ -130,6 +130,6 @@ assert observers.has_expandable_segments() == 1
 block = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
 assert torch.cuda.memory_snapshot()[0]["is_expandable"]
 """,
-        CACHALOT_CONF="",
+        **{NAME: "", "CACHALOT_CONF": ""},  # in mode pages, enable() has told the test's own environment of pages
     )
     succeeds(process)
