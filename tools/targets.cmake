@@ -21,7 +21,7 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
     output/torch_snapshot.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
     replay/replay.cpp replay/trace_reader.cpp simulation/advice.cpp simulation/card_table.cpp
     simulation/fit_search.cpp simulation/python_program.cpp simulation/recorded_programs.cpp
-    simulation/simulation_files.cpp)
+    simulation/simulation_files.cpp simulation/sized_memory.cpp)
   add_library(cachalot_replay STATIC ${replay_sources})
   # By folder: as one file they would take one core for minutes.
   cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis history=tools/history output=tools/output,tools/live)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <set>
 
@@ -69,6 +70,18 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   if (worked) return;
   ++summary.failures;
   if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.free_bytes()};
+}
+
+void Report::note_memory_info(int device, std::size_t free_bytes) {
+  constexpr std::size_t kMostQuestions = 4096;
+  Summary& summary = summaries_[static_cast<std::size_t>(device)];
+  std::vector<Question>& questions = summary.questions;
+  if (!questions.empty() && questions.back().ordinal == summary.allocations) questions.pop_back();
+  if (questions.size() == kMostQuestions) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  questions.push_back({.time_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count(),
+                       .free_bytes = free_bytes,
+                       .ordinal = summary.allocations});
 }
 
 void Report::note_nccl_memory(int device, NcclMemory whose, std::size_t bytes) {
@@ -154,6 +167,7 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.end_object().end_object();
   json.key("first_failure");
   write(json, summary.first_failure);
+  write(json.key("memory_info"), summary.questions);
   json.key("calls").begin_object();
   for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
     const auto call = static_cast<DeviceCall>(i);
@@ -197,6 +211,12 @@ void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {
   json.begin_object().member("call", failure->call).member("bytes", failure->bytes);
   json.member("free_bytes", failure->free_bytes).member("allocation", failure->moment.ordinal);
   json.member("clock_ns", failure->moment.clock_ns).end_object();
+}
+
+void Report::write(JsonWriter& json, const std::vector<Question>& questions) {
+  json.list(questions, [](JsonWriter& one, const Question& question) {
+    one.begin_object().member("time_us", question.time_us).member("free_bytes", question.free_bytes).end_object();
+  });
 }
 
 void Report::write(JsonWriter& json, const std::optional<HostAccess>& access) {

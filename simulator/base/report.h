@@ -52,6 +52,8 @@ class Report {
   bool is_wanted() const { return report_ != nullptr; }
   // Memory was asked for: the peak and the first failure are told from it.
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
+  // The program asked how much memory is free.
+  void note_memory_info(int device, std::size_t free_bytes);
   // NCCL has taken memory of the device, or given it back: a part of the used memory.
   void note_nccl_memory(int device, NcclMemory whose, std::size_t bytes);
   void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
@@ -75,6 +77,12 @@ class Report {
     std::size_t bytes = 0;
     std::size_t free_bytes = 0;
   };
+  // A program's question for the free memory, the last one before the device was asked for more.
+  struct Question {
+    std::int64_t time_us = 0;  // since 1970, as in PyTorch's history
+    std::size_t free_bytes = 0;
+    std::uint64_t ordinal = 0;  // as of a Moment
+  };
   struct Summary {
     int physical_device = 0;
     std::uint64_t allocations = 0;  // calls that asked for memory
@@ -86,6 +94,7 @@ class Report {
     std::size_t nccl_buffer_bytes = 0;  // of these
     std::size_t nccl_buffer_peak_bytes = 0;
     std::optional<Failure> first_failure;
+    std::vector<Question> questions;
     ContextCharge context;
     Spread context_spread;
   };
@@ -95,6 +104,7 @@ class Report {
   void replace_file(std::string text);
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
+  static void write(JsonWriter& json, const std::vector<Question>& questions);
   static void write(JsonWriter& json, const std::optional<HostAccess>& access);
   static void write(JsonWriter& json, const ContextCharge& charge);
   static void write(JsonWriter& json, const Spread& spread);  // its members

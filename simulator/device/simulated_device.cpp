@@ -34,7 +34,9 @@ MemoryInfo SimulatedDevice::memory_info() {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::memory_info);
   impl_->book.succeeded();
-  return {.free_bytes = impl_->memory.free_bytes(), .total_bytes = impl_->config.memory_bytes};
+  const std::size_t free_bytes = impl_->memory.free_bytes();
+  if (impl_->config.refuses_sizing) impl_->memory.withhold(free_bytes / 2);
+  return {.free_bytes = free_bytes, .total_bytes = impl_->config.memory_bytes};
 }
 
 void SimulatedDevice::reset() {

@@ -103,7 +103,7 @@ std::size_t PhysicalUnits::free() const {
 }
 
 bool PhysicalUnits::take_from_account(std::size_t units) {
-  return units <= capacity_ - driver_ - used_ && (!account_.take || account_.take(units * kPhysicalUnit));
+  return units + withheld_ <= capacity_ - driver_ - used_ && (!account_.take || account_.take(units * kPhysicalUnit));
 }
 
 void PhysicalUnits::count(std::size_t& what, std::size_t units) {

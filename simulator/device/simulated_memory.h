@@ -114,6 +114,8 @@ class PhysicalUnits {
   void give_back_for_driver(std::size_t units);
   void give_managed_back(std::size_t units);
 
+  // Refuses the units from now on, although free() counts them.
+  void withhold(std::size_t units) { withheld_ = units; }
   // Returns what no process has taken.
   std::size_t free() const;
   std::size_t used() const { return used_; }
@@ -135,6 +137,7 @@ class PhysicalUnits {
   std::size_t driver_ = 0;
   std::size_t resident_ = 0;  // of used_: managed memory
   std::size_t on_host_ = 0;   // managed memory
+  std::size_t withheld_ = 0;
   std::size_t peak_used_ = 0;
   std::size_t peak_with_driver_ = 0;  // of used_ and driver_ together
 };
@@ -185,6 +188,7 @@ class SimulatedMemory {
   std::size_t peak_with_driver_bytes() const { return units_.peak_with_driver() * kPhysicalUnit; }
 
   std::size_t free_bytes() const { return units_.free() * kPhysicalUnit; }
+  void withhold(std::size_t bytes) { units_.withhold(bytes / kPhysicalUnit); }
   std::size_t used_bytes() const { return units_.used() * kPhysicalUnit; }
   std::size_t host_bytes() const { return units_.on_host() * kPhysicalUnit; }
   std::size_t peak_used_bytes() const { return units_.peak_used() * kPhysicalUnit; }

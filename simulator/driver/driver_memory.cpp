@@ -292,7 +292,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   return call_in_context(__func__, [&](Process& process) {
-    const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
+    const MemoryInfo info = process.allocations().memory_info(process.contexts().current());
     *free = info.free_bytes;
     *total = info.total_bytes;
   });

@@ -37,7 +37,8 @@ struct Config {
   bool mapping_waits = false;
   bool is_strict = false;
   bool are_ranks_absent = false;  // of communicators, all but those of this process
-  ContextCharge context;          // the memory of the context and each library on a device
+  bool refuses_sizing = false;
+  ContextCharge context;  // the memory of the context and each library on a device
 
   LatencyModel latency() const;
   // Returns the number on the machine of a device of the process.

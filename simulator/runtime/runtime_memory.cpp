@@ -125,7 +125,7 @@ cudaError_t cudaFree(void* pointer) {
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return runtime_call([&](Process& process) {
-    const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
+    const MemoryInfo info = process.allocations().memory_info(process.contexts().current());
     *free = info.free_bytes;
     *total = info.total_bytes;
   });

@@ -128,6 +128,7 @@ std::unique_ptr<DeviceState> Devices::make(const Config& config, int ordinal, Co
   simulated.log_calls = !config.log_path.empty();
   simulated.captures_refuse = false;
   simulated.mapping_waits = config.mapping_waits;
+  simulated.refuses_sizing = config.refuses_sizing;
   simulated.completion_hints = false;
   simulated.memory_freed = [&content, ordinal](std::uint64_t first, std::size_t bytes) {
     content.forget({ordinal, first}, bytes);

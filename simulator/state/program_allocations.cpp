@@ -79,6 +79,12 @@ void* Allocations::malloc(DeviceState& device, std::size_t bytes) {
   return start;
 }
 
+MemoryInfo Allocations::memory_info(DeviceState& device) {
+  const MemoryInfo info = devices_.on_clock(device).memory_info();
+  if (report_.is_wanted()) report_.note_memory_info(device.ordinal, info.free_bytes);
+  return info;
+}
+
 void Allocations::free(const char* call, Address address) {
   DeviceState& device = devices_.count() == 1 ? devices_.at(0) : devices_.owner(call, address);
   host_functions_.wait_for_all(device);

@@ -54,6 +54,8 @@ class Allocations {
 
   // Returns null if memory runs out.
   void* malloc(DeviceState& device, std::size_t bytes) CACHALOT_LOCKED;
+  // Returns the device's memory as the program asks for it: the report has the time and the free memory.
+  MemoryInfo memory_info(DeviceState& device) CACHALOT_LOCKED;
   // Throws cudaErrorInvalidValue for an address of no device.
   void free(const char* call, Address address) CACHALOT_LOCKED;
 

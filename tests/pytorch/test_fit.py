@@ -102,6 +102,24 @@ def test_a_value_fits_if_it_does_in_each_process(tmp_path: Path) -> None:
     assert largest(results) == [125, 125, 125]
 
 
+def test_a_program_that_sizes_itself_runs_on_each_gpu(tmp_path: Path) -> None:
+    program = """
+import torch
+weights = torch.empty(batch << 28, dtype=torch.uint8, device="cuda")
+free, total = torch.cuda.mem_get_info()
+room = free - total // 10
+if room < 1 << 30:
+    raise ValueError("no room")
+cache = [torch.empty(room // 4, dtype=torch.uint8, device="cuda") for _ in range(4)]
+"""
+    results, errors = fit(tmp_path, program, "--memory", "8GiB", "--context", "none", "--vary", "batch=16,24,25,64")
+    assert results["sizes_itself"]
+    assert largest(results) == [24, None, None]
+    command = [COMMAND, "fit", "--vary", "batch=1,64", "--", sys.executable, "train.py", "{batch}"]
+    done = subprocess.run(command, cwd=tmp_path, env=own_environment(), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2 and "the program sizes itself to the GPU" in done.stderr and "name those" in done.stderr
+
+
 def test_one_rank_of_a_job(tmp_path: Path) -> None:
     program = ("import os, torch\nimport torch.distributed as distributed\ndistributed.init_process_group('nccl')\n"
                "assert os.environ['RANK'] == '5' and os.environ['LOCAL_RANK'] == '1'\n"

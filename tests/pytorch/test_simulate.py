@@ -436,11 +436,31 @@ def test_a_request_that_no_card_serves_has_no_table(tmp_path: Path) -> None:
 
 
 def test_a_program_that_takes_the_free_memory_is_told_of(tmp_path: Path) -> None:
-    takes = "import torch\nfree, total = {}\nkept = torch.empty(int(free * 0.9), dtype=torch.uint8, device='cuda')\n"
-    done, _ = simulate(tmp_path, takes.format("torch.cuda.mem_get_info()"), "--gpu", "h100")
+    takes = """
+import torch
+weights = torch.empty(4 << 30, dtype=torch.uint8, device="cuda")
+free, total = {}
+kept = [torch.empty(int(free * 0.1), dtype=torch.uint8, device="cuda") for _ in range({})]
+"""
+    done, report = simulate(tmp_path, takes.format("torch.cuda.mem_get_info()", 9), "--gpu", "h100")
+    (table,) = report["processes"][0]["cards"]
+    assert table["sized"]["blocks"] == 9 and table["sized"]["at"] == "train.py:5 in <listcomp>"
+    sizes = {card["gpu"]: card["sized_bytes"] / 2**30 for card in table["cards"] if card["page_heap"]}
+    assert 62 < sizes["h100"] < 75 and 8 < sizes["t4"] < 11 and "gtx1650" not in sizes
+    assert "sized to it   " in done.stderr and "which the program asked for when" in done.stderr
+    done, _ = simulate(tmp_path, takes.format("80 << 30, 0", 9), "--gpu", "h100")
+    assert "sized to it" not in done.stderr and "fits on" in done.stderr
+
+
+def test_a_library_that_takes_the_free_memory_is_told_of(tmp_path: Path) -> None:
+    program = """
+import ctypes, torch
+torch.ones(1, device="cuda")
+free, total = torch.cuda.mem_get_info()
+ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(free * 0.9)))
+"""
+    done, _ = simulate(tmp_path, program, "--gpu", "h100")
     assert "the program asked for the free memory and took 90." in done.stderr
-    done, _ = simulate(tmp_path, takes.format("80 << 30, 0"), "--gpu", "h100")
-    assert "asked for the free memory" not in done.stderr and "fits on" in done.stderr
 
 
 CONVOLUTION = """

@@ -45,7 +45,6 @@ ALLOWED = {
     ("folder", "simulator/python", ""): "a folder of PYTHONPATH, from which Python imports sitecustomize",
     ("folder", "tools/live", ""): "the only part of the tools that reads running processes; the others read files",
     ("header", "simulator/libraries/functions.h", ""): "the face of a folder of C functions, which have no header of ours",
-    ("header", "simulator/state/program_allocations.h", ""): "each owner of the simulated process's state has its header",
     ("header", "pytorch/plug/host_plug.h", ""): "the seam of two libraries, as plug.h: the other side is an adapter's",
     ("header", "pytorch/adapter/ipc.h", ""): "a part of TorchAllocator, which is at its limit of lines without it",
     ("name", "pytorch/cachalot/numba.py", ""): "users import it; integrations/numba.py is the part of the package that knows Numba",

@@ -124,6 +124,57 @@ TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
   EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.empty()) << "as little as the card that ran";
 }
 
+// A question for the free memory, and a torch report whose row of equal blocks began a microsecond later.
+std::optional<SizedMemory> sized_of(std::size_t free_mib, std::size_t block_mib, std::int64_t asked_us = 9) {
+  const nlohmann::json device = {{"total_bytes", 1000 * kMiB},
+                                 {"memory_info", {{{"time_us", asked_us}, {"free_bytes", free_mib * kMiB}}}}};
+  const nlohmann::json torch = {
+      {"largest_row",
+       {{"at", "serve.py:7"}, {"time_us", 10}, {"block_bytes", block_mib * kMiB}, {"allocations", {2, 3}}}}};
+  return sized_memory(device, torch);
+}
+
+TEST(SizedMemory, IsHalfOfWhatWasFreeAndAskedForLater) {
+  EXPECT_EQ(sized_of(800, 350)->bytes(), 700 * kMiB);
+  EXPECT_FALSE(sized_of(800, 199)) << "of the free memory";
+  EXPECT_FALSE(sized_of(200, 124)) << "of the device";
+  EXPECT_FALSE(sized_of(800, 350, 11)) << "asked later";
+  EXPECT_FALSE(sized_memory({{"memory_info", nlohmann::json::array()}}, {{"largest_row", nullptr}}));
+}
+
+TEST(SizedMemory, IsLeftOutWithItsFreesAndNothingElse) {
+  const TemporaryFile file;
+  std::ofstream(file.path()) << "a,0,1,0\nf,0\na,1,2,0\na,2,3,0\na,3,3,0\nf,2\na,4,4,0\nf,3\nf,4\n";
+  const TemporaryFile expected;
+  std::ofstream(expected.path()) << "a,0,1,0\nf,0\na,1,2,0\na,4,4,0\nf,4\n";
+  const Trace trace = without(read_trace(file.path()), *sized_of(800, 350));
+  const Trace wanted = read_trace(expected.path());
+  ASSERT_EQ(trace.event_count, wanted.event_count);
+  EXPECT_EQ(trace.allocation_count, wanted.allocation_count);
+  for (std::size_t i = 0; i < trace.event_count; ++i) {
+    EXPECT_EQ(trace.events[i].bytes, wanted.events[i].bytes) << i;
+    EXPECT_EQ(trace.events[i].is_free(), wanted.events[i].is_free()) << i;
+  }
+}
+
+TEST(ACardTable, SaysWhatEachCardLeavesForMemoryThatFollowsFromIt) {
+  const TemporaryFile file;  // 100 MiB that stay, 300 for a while, then two blocks of 350
+  std::ofstream(file.path()) << "a,0,104857600,0\na,1,314572800,0\nf,1\na,2,367001600,0\na,3,367001600,0\n";
+  CardRun run = run_on(card("large", 1400), 1100);
+  run.sized = sized_of(800, 350);
+  const CardTable table =
+      make_card_table(read_trace(file.path()), run, {card("tiny", 401), card("small", 700), card("larger", 2800)});
+  EXPECT_NEAR(table.part, 1100.0 / 1400, 1e-9);
+  EXPECT_EQ(answers_for(table, "tiny"), (Answers{false, false, false})) << "nothing is left";
+  EXPECT_EQ(answers_for(table, "small"), (Answers{true, true, true}));
+  EXPECT_EQ(table.rows[1].sized_bytes, 150 * kMiB);
+  EXPECT_EQ(table.rows[2].sized_bytes, 700 * kMiB) << "the run's own card";
+  EXPECT_THAT(lines_of(table, /*verbose=*/false), HasSubstr("700.00 MiB in blocks of 350.00 MiB at serve.py:7"));
+  const auto json = json_of(table);
+  EXPECT_EQ(json.at("sized").at("blocks"), 2);
+  EXPECT_EQ(json.at("cards").at(3).at("sized_bytes"), 1800 * kMiB);
+}
+
 TEST(ACardTable, IsShortInTextAndHasEachCardIfVerbose) {
   const Card large = card("large", 1000);
   const std::vector<Card> cards = {card("tiny", 50),    card("small", 100), card("less", 150),

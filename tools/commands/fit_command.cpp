@@ -80,15 +80,21 @@ Table fit_table(const FitReport& report, bool verbose) {
               .views = kForPeople};
   for (std::size_t i = 0; i + 1 < report.vary.size(); ++i)
     table.columns.push_back({.title = report.vary[i].name, .unit = Unit::count});
-  for (const Policy::Heap heap : kHeaps)
-    table.columns.push_back({.title = std::string(name_of(heap)), .unit = Unit::count, .has_text_on_page = true});
+  for (const Policy::Heap heap : report.heaps) {
+    table.columns.push_back({.title = report.sizes_itself ? "largest" : std::string(name_of(heap)),
+                             .unit = Unit::count,
+                             .has_text_on_page = true});
+  }
   for (const Group& group : groups_of(report, verbose)) {
     std::string name = name_of(group);
     Json memory = group.front().front().card.memory_bytes;
     for (const FitRow& row : group.front()) {
       std::vector<Cell> cells = {std::exchange(name, ""), std::exchange(memory, nullptr)};
       for (const std::int64_t value : row.fixed) cells.emplace_back(value, std::to_string(value));
-      for (const auto& largest : row.largest) cells.emplace_back(or_null(largest), largest_text(largest, last));
+      for (const Policy::Heap heap : report.heaps) {
+        const auto& largest = row.largest[index_of(heap)];
+        cells.emplace_back(or_null(largest), largest_text(largest, last));
+      }
       table.rows.push_back(std::move(cells));
     }
   }
@@ -123,7 +129,10 @@ std::string legend(const FitReport& report) {
                         names, last.name);
   }
   if (!report.is_exact) text += " Approximate: the program does more with memory than allocate and free it.";
+  if (report.sizes_itself)
+    text += " The program sizes itself to the GPU: it ran on each, and what failed there does not fit.";
   if (!report.left_out.empty()) text += " " + left_out_text(report.left_out) + ".";
+  if (report.sizes_itself) return text;
   for (const Policy::Heap heap : kHeaps) {
     if (!tools::line_of(Policy{.heap = heap}, kEnoughBytes).empty())
       text += fmt::format("\n\n{}: {}", name_of(heap), tools::line_of(Policy{.heap = heap}, kEnoughBytes));
@@ -140,8 +149,10 @@ Section report_of(const FitReport& report, bool verbose) {
 
 // Returns a JSON object on one line without the newline.
 std::string to_json(const FitReport& report) {
-  Json json = {{"vary", Json::object()},    {"runs", report.runs},       {"exact", report.is_exact},
-               {"assumes", "monotonicity"}, {"left_out", Json::array()}, {"results", Json::array()}};
+  Json json = {{"vary", Json::object()},    {"runs", report.runs},
+               {"exact", report.is_exact},  {"sizes_itself", report.sizes_itself},
+               {"assumes", "monotonicity"}, {"left_out", Json::array()},
+               {"results", Json::array()}};
   for (const Vary& vary : report.vary) json["vary"][vary.name] = vary.values;
   for (const Card& card : report.left_out) json["left_out"].push_back(card.key);
   for (const FitRow& row : report.rows) {

@@ -5,9 +5,11 @@
 #include <cctype>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string_view>
 
 #include "base/bytes.h"
+#include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -48,6 +50,23 @@ Cell answer_of(const Row& row, Policy::Heap heap) {
           fits ? Mood::good : Mood::bad};
 }
 
+std::string sized_text_of(const Group& group) {
+  const std::string least = format_bytes(group.front()->sized_bytes);
+  const std::string most = format_bytes(group.back()->sized_bytes);
+  return least == most ? least : fmt::format("{} to {}", least, most);
+}
+
+void add_sized(Section& section, const CardTable& table) {
+  const SizedMemory& sized = *table.run.sized;
+  section.add_line("sized to it", fmt::format("{} in blocks of {} at {}, which the program asked for when {} was free",
+                                              format_bytes(sized.bytes()), format_bytes(sized.block_bytes), sized.at,
+                                              format_bytes(sized.free_bytes)));
+  section.add_line("",
+                   fmt::format("It seems to size them to the GPU. The rest must fit; the table has what about {} of "
+                               "each GPU leave for them. --gpu runs it on another one.",
+                               percent_text(table.part)));
+}
+
 // The settings that make a program fit on some card on which it does not fit by default.
 std::vector<std::string> settings_lines(const CardTable& table) {
   std::vector<std::string> lines;
@@ -69,13 +88,26 @@ bool fits_into(std::size_t usable_bytes, Policy::Heap heap, const CardRun& run, 
   return need.fits({.heap = heap}, usable_bytes - std::min(usable_bytes, run.other_bytes));
 }
 
-Row row_of(Card card, const CardRun& run, MemoryNeed& need) {
-  Row row{.card = std::move(card), .fits = {}, .is_unsure = {}};
+// The memory of a program that sizes itself, without what it sizes.
+std::size_t fixed_bytes(const CardTable& table, const Card& card, Policy::Heap heap) {
+  return table.held_bytes[index_of(heap)] + table.run.other_bytes + card.context_bytes;
+}
+
+std::size_t sized_bytes_on(const Card& card, const CardTable& table, Policy::Heap heap) {
+  const auto taken = static_cast<std::size_t>(table.part * static_cast<double>(card.memory_bytes));
+  return taken - std::min(taken, fixed_bytes(table, card, heap));
+}
+
+Row row_of(Card card, const CardTable& table, MemoryNeed& need) {
+  const CardRun& run = table.run;
+  Row row{.card = std::move(card)};
+  row.sized_bytes = sized_bytes_on(row.card, table, run.heap.value_or(Policy::Heap::segments));
   for (const Policy::Heap heap : kHeaps) {
-    const bool fits = fits_into(row.card.usable_bytes(), heap, run, need);
+    const bool has_room = !run.sized || sized_bytes_on(row.card, table, heap) > 0;
+    const bool fits = has_room && fits_into(row.card.usable_bytes(), heap, run, need);
     const std::size_t otherwise = fits ? row.card.least_usable_bytes() : row.card.most_usable_bytes();
     row.fits[index_of(heap)] = fits;
-    row.is_unsure[index_of(heap)] = fits_into(otherwise, heap, run, need) != fits;
+    row.is_unsure[index_of(heap)] = has_room && fits_into(otherwise, heap, run, need) != fits;
   }
   return row;
 }
@@ -122,16 +154,30 @@ std::string left_out_text(const std::vector<Card>& cards) {
   return fmt::format("PyTorch as installed here has no kernels for {}", what);
 }
 
+namespace {
+
+bool holds_what_the_run_held(MemoryNeed& need, const CardRun& run) {
+  if (!run.heap) return true;
+  // With the request that failed, a replay on enough memory holds what the run held or more.
+  const std::size_t held = need.held_bytes({.heap = *run.heap});
+  return run.ran_out ? held >= run.reserved_bytes : held == run.reserved_bytes;
+}
+
+}  // namespace
+
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards) {
   CardTable table;
   table.run = run;
-  MemoryNeed need(std::move(trace));
+  const auto whole = std::make_shared<const Trace>(std::move(trace));
+  MemoryNeed need(whole);
+  table.is_exact = holds_what_the_run_held(need, run);
+  if (run.sized) need = MemoryNeed(without(*whole, *run.sized));
   table.live_bytes = need.live_bytes();
   for (const Policy::Heap heap : kHeaps) table.held_bytes[index_of(heap)] = need.held_bytes({.heap = heap});
-  if (run.heap) {
-    // With the request that failed, a replay on enough memory holds what the run held or more.
-    const std::size_t held = table.held_bytes[index_of(*run.heap)];
-    table.is_exact = run.ran_out ? held >= run.reserved_bytes : held == run.reserved_bytes;
+  if (run.sized) {
+    const std::size_t fixed = fixed_bytes(table, run.card, run.heap.value_or(Policy::Heap::segments));
+    const double taken = static_cast<double>(fixed + run.sized->bytes());
+    table.part = std::min(1.0, taken / static_cast<double>(run.card.memory_bytes));
   }
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
   std::ranges::stable_sort(cards, {}, &Card::memory_bytes);
@@ -140,7 +186,7 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
       table.left_out.push_back(std::move(card));
       continue;
     }
-    table.rows.push_back(row_of(std::move(card), run, need));
+    table.rows.push_back(row_of(std::move(card), table, need));
   }
   return table;
 }
@@ -152,14 +198,17 @@ void add_to(Section& section, const CardTable& cards, bool verbose) {
               .is_wide = true,
               .indent = kIndent,
               .views = kForPeople};
+  if (cards.run.sized) table.columns.push_back({.title = "sized to it"});
   for (const Policy::Heap heap : kHeaps) table.columns.push_back({.title = std::string(name_of(heap))});
   table.columns.push_back({.title = " "});
   for (const Group& group : groups_of(cards, verbose)) {
     std::vector<Cell> row = {text_of_cards(cards_of(group)), memory_text_of(cards_of(group))};
+    if (cards.run.sized) row.emplace_back(sized_text_of(group));
     for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(*group.front(), heap));
     row.emplace_back(group.front()->card == cards.run.card ? "this run" : "");
     table.rows.push_back(std::move(row));
   }
+  if (cards.run.sized) add_sized(section, cards);
   if (cards.run.ran_out) section.add_line("", "Up to the request that failed, with it; what comes later is not known:");
   section.add(std::move(table));
   for (std::string& line : settings_lines(cards)) section.add_line("", std::move(line));
@@ -176,6 +225,13 @@ Json json_of(const CardTable& table) {
   for (const Policy::Heap heap : kHeaps) {
     json["held_bytes"][std::string(key_of(heap))] = table.held_bytes[index_of(heap)];
   }
+  if (const std::optional<SizedMemory>& sized = table.run.sized) {
+    json["sized"] = {{"bytes", sized->bytes()},
+                     {"blocks", sized->allocations.size()},
+                     {"free_bytes", sized->free_bytes},
+                     {"at", sized->at},
+                     {"part", table.part}};
+  }
   json["left_out"] = Json::array();
   for (const Card& card : table.left_out) json["left_out"].push_back(card.key);
   json["cards"] = Json::array();
@@ -187,6 +243,7 @@ Json json_of(const CardTable& table) {
                  {"same_architecture", row.card.capability == table.run.card.capability},
                  {"spread", {{"less_bytes", row.card.less_bytes}, {"more_bytes", row.card.more_bytes}}},
                  {"unsure", Json::array()}};
+    if (table.run.sized) card["sized_bytes"] = row.sized_bytes;
     for (const Policy::Heap heap : kHeaps) {
       card[std::string(key_of(heap))] = row.fits[index_of(heap)];
       if (row.is_unsure[index_of(heap)]) card["unsure"].push_back(key_of(heap));

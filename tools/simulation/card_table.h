@@ -10,6 +10,7 @@
 
 #include "tools/base/report_tree.h"
 #include "tools/replay/policies.h"
+#include "tools/simulation/sized_memory.h"
 
 namespace cachalot::tools {
 
@@ -57,6 +58,7 @@ struct CardRun {
   std::size_t reserved_bytes = 0;  // the allocator's peak
   std::size_t other_bytes = 0;     // of the device, which the allocator does not own; the context apart
   bool ran_out = false;            // it ended where memory ran out, with that request as the trace's last
+  std::optional<SizedMemory> sized = std::nullopt;  // a part of the trace that follows from the card
 };
 
 struct CardTable {
@@ -64,9 +66,13 @@ struct CardTable {
     Card card;
     std::array<bool, kHeapCount> fits{};
     std::array<bool, kHeapCount> is_unsure{};  // the answer changes within the spread of the estimates
+    // For CardRun::sized: what the part of the card leaves that the program takes. It fits where this is more than nothing.
+    std::size_t sized_bytes = 0;
   };
 
   CardRun run;
+  double part = 0;  // of its card, which a program that sizes itself takes; else 0
+  // The next two are of all that the program needs, or, with CardRun::sized, of the rest.
   std::size_t live_bytes = 0;                        // the least that any card must have beside run.other_bytes
   std::array<std::size_t, kHeapCount> held_bytes{};  // on a device with enough memory
   bool is_exact = true;                              // the replay of the run holds what the run held

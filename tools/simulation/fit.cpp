@@ -83,6 +83,11 @@ class Interrupts {
   void (*terminate_)(int);
 };
 
+// Ends the search by replays: a run on one GPU tells nothing of another.
+struct SizesItself : std::runtime_error {
+  SizesItself() : std::runtime_error("the program sizes itself to the GPU") {}
+};
+
 // Makes runs, several at the same time.
 //
 // The first ones are processes of their own. For the others a fork server imports what the first one has imported, if a run
@@ -136,9 +141,11 @@ class FitRuns {
     options.gpu = run.gpu;
     options.memory = unlimited_memory(options.devices);
     options.is_one_of_many = true;
+    options.refuses_sizing = true;
     options.fork_server = fork_server_.get();
     options.stop = &is_interrupted;
     Simulation simulation = simulate(options);
+    if (sizes_itself(simulation)) throw SizesItself();
     Recording recording;
     recording.is_too_large = lacked_memory(simulation);
     if (recording.is_too_large) return recording;
@@ -413,6 +420,87 @@ std::vector<FitRow> rows_of(const FitOptions& options, std::vector<Search>& sear
   return rows;
 }
 
+// Finds the largest values for a program that sizes itself to the GPU, by runs on each one.
+class RunsOnCards {
+ public:
+  // `options` must outlive this.
+  explicit RunsOnCards(const FitOptions& options) : options_(options), combinations_(options.vary, {}) {}
+
+  // Throws as fit does.
+  FitReport find() {
+    CACHALOT_REQUIRE(
+        options_.cards.size() <= kMostOwnRuns,
+        "the program sizes itself to the GPU, so that it must run on each of {} GPUs, and {} are the most: "
+        "name those that you want with --gpu",
+        options_.cards.size(), kMostOwnRuns);
+    FitReport report;
+    report.vary = options_.vary;
+    report.heaps = {Policy::Heap::segments};
+    report.sizes_itself = true;
+    for (const Card& card : options_.cards) {
+      for (std::size_t i = 0; i < combinations_.row_count(); ++i)
+        report.rows.push_back({.card = card, .fixed = combinations_.values_of(i), .largest = {}});
+    }
+    std::ranges::stable_sort(report.rows, {}, [](const FitRow& row) { return row.card.memory_bytes; });
+    run_in_parallel(report.rows.size(), options_.jobs, [&](std::size_t i) { fill(report.rows[i]); });
+    if (is_interrupted) throw std::runtime_error("interrupted");
+    CACHALOT_REQUIRE(has_ended_well_, "no run ended well; {}", failure_);
+    report.runs = count_;
+    return report;
+  }
+
+ private:
+  void fill(FitRow& row) {
+    const Values& last = options_.vary.back().values;
+    FitBounds bounds{.fits = std::nullopt, .does_not = last.size()};
+    bounds.bisect([&](std::size_t index) -> std::optional<bool> {
+      if (is_interrupted) return std::nullopt;
+      Values values = row.fixed;
+      values.push_back(last[index]);
+      return fits(row.card, values);
+    });
+    if (bounds.fits) row.largest[index_of(Policy::Heap::segments)] = last[*bounds.fits];
+  }
+
+  bool fits(const Card& card, const Values& values) {
+    SimulationOptions options = options_.run;
+    options.program = with_values(options_.run.program, options_.vary, values);
+    options.gpu = card.model;
+    options.memory = std::to_string(card.memory_bytes);
+    options.is_one_of_many = true;
+    options.stop = &is_interrupted;
+    const Simulation simulation = simulate(options);
+    const bool is_good = simulation.ending.is_good();
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    has_ended_well_ = has_ended_well_ || is_good;
+    if (!is_good) {
+      failure_ = fmt::format("on {} with {} the program ended with {}; its last lines: {}", card.key,
+                             text_of(options_.vary, values), how_it_ended(simulation.ending), simulation.output);
+    }
+    if (options_.progress) options_.progress(1 - 1 / (1 + static_cast<double>(count_) / 4));
+    return is_good;
+  }
+
+  const FitOptions& options_;
+  const FitFrontier combinations_;
+  std::mutex mutex_;
+  std::size_t count_ = 0;
+  bool has_ended_well_ = false;
+  std::string failure_;  // the last one
+};
+
+FitReport fit_by_replays(const FitOptions& options, FitRuns& runs) {
+  const Classes classes(options, runs);
+  std::vector<Search> searches = searches_of(options, classes.all());
+  search_all(options, searches, runs);
+  return {.vary = options.vary,
+          .runs = runs.count(),
+          .is_exact = runs.are_exact(),
+          .rows = rows_of(options, searches, runs),
+          .left_out = classes.left_out()};
+}
+
 }  // namespace
 
 Vary parse_vary(std::string_view text) {
@@ -438,16 +526,13 @@ FitReport fit(const FitOptions& options) {
   with_values(options.run.program, options.vary, first_values(options.vary));  // complains before the first run
   const FitFrontier complains(options.vary, {});                               // likewise
   FitRuns runs(options);
-  const Classes classes(options, runs);
-  std::vector<Search> searches = searches_of(options, classes.all());
-  search_all(options, searches, runs);
-  FitReport report;
-  report.vary = options.vary;
-  report.rows = rows_of(options, searches, runs);
-  report.runs = runs.count();
-  report.is_exact = runs.are_exact();
-  report.left_out = classes.left_out();
-  return report;
+  try {
+    return fit_by_replays(options, runs);
+  } catch (const SizesItself&) {
+    FitReport report = RunsOnCards(options).find();
+    report.runs += runs.count();
+    return report;
+  }
 }
 
 }  // namespace cachalot::tools

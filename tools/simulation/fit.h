@@ -310,6 +310,9 @@ struct FitRow {
 
 struct FitReport {
   std::vector<Vary> vary;
+  std::vector<Policy::Heap> heaps = {kHeaps.begin(), kHeaps.end()};  // of FitRow::largest those that are known
+  // The program sizes itself to the memory of a GPU. Each answer is of a run there, with the program's own policy alone.
+  bool sizes_itself = false;
   std::size_t runs = 0;
   bool is_exact = true;  // in each run the replay held what the run held
   // The smallest card first, and of a card in the order of the fixed values. Where some of these are ranges, a card has only
@@ -318,7 +321,9 @@ struct FitReport {
   std::vector<Card> left_out;  // PyTorch has no kernels for these
 };
 
-// Throws InvalidArgument, also where a run did not end well: then nothing is known of its values.
+// Throws InvalidArgument, also where a run did not end well: then nothing is known of its values. A program that sizes itself to
+// the GPU runs on each of them, at most kMostOwnRuns; there a run that fails is one that does not fit, if another one ends well.
+inline constexpr std::size_t kMostOwnRuns = 16;
 FitReport fit(const FitOptions& options);
 
 }  // namespace cachalot::tools

@@ -28,6 +28,7 @@
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/python_server.h"
 #include "tools/simulation/running_child.h"
+#include "tools/simulation/sized_memory.h"
 
 namespace cachalot::tools {
 namespace {
@@ -288,7 +289,8 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
                               .architectures = report.torch.value("architectures", std::vector<std::string>()),
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others,
-                              .ran_out = has_failed},
+                              .ran_out = has_failed,
+                              .sized = sized_memory(device, *torch)},
                       .physical_device = device.at("physical_device").get<int>(),
                       .context = context,
                       .of_others = spread_of_others(device),
@@ -392,6 +394,7 @@ SimulationSettings settings_of_run(const SimulationOptions& options, const fs::p
   settings.set("shared", (reports / kSharedMemory).string());
   if (options.rank) settings.set("absent_ranks", "1");
   if (options.strict) settings.set("strict", "1");
+  if (options.refuses_sizing) settings.set("sizing", "refused");
   if (options.is_one_of_many) settings.set("traces_only", "1");
   if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
   if (!options.trace_path.empty()) {
@@ -497,6 +500,19 @@ bool lacked_memory(const Simulation& simulation) {
     if (report.driver.is_null()) continue;
     for (const json& device : report.driver.at("devices")) {
       if (lacked_memory(device, torch_of(report, device), failed(simulation, report))) return true;
+    }
+  }
+  return false;
+}
+
+bool sizes_itself(const Simulation& simulation) {
+  for (const ProcessReport& report : simulation.processes) {
+    if (std::ranges::any_of(report.traces, [](const RecordedTrace& one) { return one.run.sized.has_value(); }))
+      return true;
+    if (report.driver.is_null()) continue;
+    for (const json& device : report.driver.at("devices")) {
+      const bool is_refused = lacked_memory(device, torch_of(report, device), failed(simulation, report));
+      if (is_refused && !device.at("memory_info").empty()) return true;
     }
   }
   return false;

@@ -60,6 +60,7 @@ struct SimulationOptions {
   // there are traces instead of tables of cards. Not with trace_path.
   bool keeps_timelines = false;  // ProcessReport::timelines, for a page
   bool is_one_of_many = false;
+  bool refuses_sizing = false;  // a program that takes half of the memory that it is told to be free runs out of memory
   // The starter of the program, if it is set; for one of many.
   ForkServer* fork_server = nullptr;
   Cluster* cluster = nullptr;
@@ -120,6 +121,9 @@ bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bo
 
 // Returns whether memory ran out on a device of the simulation.
 bool lacked_memory(const Simulation& simulation);
+
+// Returns whether a process took memory that it sized to a device, or, with refuses_sizing, wanted to.
+bool sizes_itself(const Simulation& simulation);
 
 // Returns whether a process broke one of CUDA's rules or left something behind. False if that was not watched.
 bool breaks_rules(const Simulation& simulation);

@@ -448,6 +448,7 @@ void add_size_of_server(Section& section, const json& device) {
 void add_fits_on(Section& section, const ProcessReport& report, const json& device, bool verbose) {
   if (const CardTable* const table = cards_of(report, device)) {
     add_to(section, *table, verbose);
+    if (table->run.sized) return;
   } else {
     add_gpus_for(section, report, device);
   }

@@ -100,7 +100,8 @@ class Fit:
         name: the name of the product.
         memory_bytes: what CUDA reports as its memory.
         values: the values of the other parameters, if there are several.
-        pytorch: the largest value with PyTorch's default policy.
+        pytorch: the largest value with PyTorch's default policy; of a program that sizes itself to the GPU, with its own policy, and
+            then the other two are None.
         expandable_segments: the largest value with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
         page_heap: the largest value with cachalot's page heap, `python -m cachalot run --config heap:pages`.
     """

@@ -59,7 +59,10 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
         told = {"events": len(trace), "cut": len(trace) >= MAX_ENTRIES}
         of_history = {"history": "program's own" if history.is_the_programs else told}
         devices.append(observe(device, stats) | of_history)
-        devices[-1] |= observe_history([] if TRACES_ONLY else trace, snapshot["external_annotations"], owners)
+        event = peak_of(trace)
+        devices[-1]["largest_row"] = None if event is None else largest_row(trace[: event + 1])
+        marks = snapshot["external_annotations"]
+        devices[-1] |= observe_history([], None, marks, owners) if TRACES_ONLY else observe_history(trace, event, marks, owners)
         if not history.is_the_programs and not told["cut"]:
             write_trace(os.path.join(FOLDER, f"trace-{os.getpid()}-{device}.csv"), trace)
         if TRACE and not history.is_the_programs:
@@ -98,9 +101,8 @@ def observe(device: int, stats: dict[str, int]) -> dict[str, int]:
     }
 
 
-def observe_history(trace: list[dict], annotations: list[dict], owners: Owners) -> dict[str, Any]:
-    """Returns the peak, the place where memory ran out last, and the live memory after each step."""
-    event = peak_of(trace)
+def observe_history(trace: list[dict], event: int | None, annotations: list[dict], owners: Owners) -> dict[str, Any]:
+    """Returns the peak, which is after the event, the place where memory ran out last, and the live memory after each step."""
     attribution = Attribution(trace, annotations, owners, event)
     oom = next((entry for entry in reversed(trace) if entry["action"] == "oom"), None)  # a program may try again with less
     return {
@@ -134,6 +136,42 @@ def peak_of(trace: list[dict]) -> int | None:
         elif entry["action"] == "free_requested":
             total -= sizes.pop(entry["addr"], 0)
     return at
+
+
+MOST_BLOCKS = 4096  # of a row
+SMALL = 64  # times smaller than the blocks of a row: others between them
+
+
+def largest_row(trace: list[dict]) -> dict[str, Any] | None:
+    """Returns the blocks of one size, allocated one after the other, that hold most after the trace, if they hold an eighth of
+    all and there are not too many. `allocations`: their numbers among all that the trace allocates."""
+    live: dict[int, tuple[int, dict]] = {}
+    made = 0
+    for entry in trace:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = (made, entry)
+            made += 1
+        elif entry["action"] == "free_requested":
+            live.pop(entry["addr"], None)
+    rows: list[list[tuple[int, dict]]] = [[]]
+    size = 0
+    for number, entry in sorted(live.values(), key=lambda block: block[0]):
+        if entry["size"] * SMALL < size:
+            continue
+        if entry["size"] != size:
+            rows.append([])
+            size = entry["size"]
+        rows[-1].append((number, entry))
+    row = max(rows, key=bytes_of)
+    if not 0 < len(row) <= MOST_BLOCKS or bytes_of(row) * 8 < bytes_of(list(live.values())):
+        return None
+    first = row[0][1]
+    return {"at": place_of(first), "time_us": first["time_us"], "block_bytes": first["size"],
+            "allocations": [number for number, _ in row]}
+
+
+def bytes_of(blocks: list[tuple[int, dict]]) -> int:
+    return sum(entry["size"] for _, entry in blocks)
 
 
 def sites_of(live: list[dict]) -> list[dict[str, Any]]:

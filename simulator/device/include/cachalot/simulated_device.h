@@ -211,6 +211,9 @@ class SimulatedDevice final : public Device {
     bool mapping_waits = false;    ///< map, unmap and set_access wait for all work
     bool check_hazards = false;    ///< handed_out and its like report hazards
     bool log_calls = false;        ///< take_log returns the calls
+    /// If true, memory_info() has half of the free memory refused from then on: a program that
+    /// takes more sizes itself to the device.
+    bool refuses_sizing = false;
     /// If false, the owner knows CUDA's other capture modes and reports forbidden calls by
     /// refuse_while_capturing.
     bool captures_refuse = true;
