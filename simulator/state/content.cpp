@@ -92,12 +92,7 @@ void KnownContent::merge_with_next(Runs::iterator run) {
 
 namespace {
 
-constexpr int kDeviceShift = 48;  // physical numbers are below 2^48
 constexpr std::size_t kBufferBytes = 64 * kKiB;
-
-std::uint64_t offset_of(const Place& place) {
-  return static_cast<std::uint64_t>(place.device) << kDeviceShift | place.physical;
-}
 
 // Calls `transfer(done)`, which is pread or pwrite of the rest, until all is done. A read past the file's end is zeros.
 template <typename Transfer>
@@ -164,7 +159,7 @@ void ContentStore::make_unknown(const Place& first, std::size_t bytes) {
   const std::uint64_t offset = offset_of(first);
   if (known_.is_unknown(offset, bytes)) return;
   const std::vector<char> zeros(kBufferBytes);
-  known_.for_each_part(offset, bytes, [&](std::uint64_t from, std::size_t part, int byte) {
+  known_.for_each_part(offset, bytes, [&](std::uint64_t from, std::size_t part, KnownContent::Kind, int byte) {
     if (byte != KnownContent::kNoByte) return;
     transfer_all(part, [&](std::size_t done) {
       return pwrite(file(), zeros.data(), std::min(part - done, zeros.size()), static_cast<off_t>(from + done));
@@ -206,9 +201,11 @@ void ContentStore::read(void* to, const Place& from, std::size_t bytes) {
     return pread(at.file, static_cast<char*>(to) + so_far, bytes - so_far, static_cast<off_t>(at.offset + so_far));
   });
   if (done < bytes) std::memset(static_cast<char*>(to) + done, 0, bytes - done);
-  known_.for_each_part(offset_of(from), bytes, [&](std::uint64_t first, std::size_t part, int byte) {
-    if (byte != KnownContent::kNoByte) std::memset(static_cast<char*>(to) + (first - offset_of(from)), byte, part);
-  });
+  known_.for_each_part(offset_of(from), bytes,
+                       [&](std::uint64_t first, std::size_t part, KnownContent::Kind, int byte) {
+                         if (byte != KnownContent::kNoByte)
+                           std::memset(static_cast<char*>(to) + (first - offset_of(from)), byte, part);
+                       });
 }
 
 void ContentStore::fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {

@@ -39,8 +39,8 @@ class KnownContent {
   // Sets the kind of each byte of the range.
   void kinds(std::uint64_t first, std::size_t bytes, Kind* kinds) const;
 
-  // Calls visit(first, bytes, byte) for each part of the range that is known or guessed; `byte` is kNoByte if the content is in
-  // the file.
+  // Calls visit(first, bytes, kind, byte) for each part of the range that is known or guessed; `byte` is kNoByte if the content
+  // is in the file.
   static constexpr int kNoByte = -1;
   template <typename Visit>
   void for_each_part(std::uint64_t first, std::size_t bytes, Visit&& visit) const {
@@ -48,7 +48,7 @@ class KnownContent {
     for (auto run = run_at_or_after(first); run != runs_.end() && run->first < end; ++run) {
       const std::uint64_t from = run->first < first ? first : run->first;
       const std::uint64_t to = run->second.end < end ? run->second.end : end;
-      visit(from, static_cast<std::size_t>(to - from), run->second.byte);
+      visit(from, static_cast<std::size_t>(to - from), run->second.kind, run->second.byte);
     }
   }
 
@@ -87,6 +87,10 @@ class ContentStore {
   unsigned kinds_in(const Place& first, std::size_t bytes) const;
   // Sets the kind of each byte.
   void kinds(const Place& first, std::size_t bytes, KnownContent::Kind* kinds) const;
+  // Calls visit(first, bytes, kind) for each part that has content of its own; `first` counts from the beginning of the range.
+  // Memory of another process has none, nor has a guess of one byte for all of a range.
+  template <typename Visit>
+  void for_each_part(const Place& first, std::size_t bytes, Visit&& visit) const;
   // Each byte is guessed to be `byte`. It takes no room.
   void guess(const Place& first, std::size_t bytes, unsigned char byte);
   // The bytes are unknown from now on, and read as zeros.
@@ -109,6 +113,8 @@ class ContentStore {
   int descriptor_with(const void* note, std::size_t bytes);
 
  private:
+  static constexpr int kDeviceShift = 48;  // physical numbers are below 2^48
+
   using Exporter = std::pair<int, int>;  // process and file
   struct ForeignFile {
     int file = -1;
@@ -125,6 +131,10 @@ class ContentStore {
     std::uint64_t offset = 0;
   };
 
+  // Returns the place of a byte in our file.
+  static std::uint64_t offset_of(const Place& place) {
+    return static_cast<std::uint64_t>(place.device) << kDeviceShift | place.physical;
+  }
   Spot spot(const Place& place);
   // The range of another process that contains the place, by its beginning; end() if there is none.
   std::map<std::uint64_t, Attached>::const_iterator attached_at(const Place& place) const;
@@ -140,5 +150,14 @@ class ContentStore {
   std::map<std::uint64_t, Attached> attached_;
   std::map<Exporter, ForeignFile> foreign_files_;
 };
+
+template <typename Visit>
+void ContentStore::for_each_part(const Place& first, std::size_t bytes, Visit&& visit) const {
+  if (attached_at(first) != attached_.end()) return;
+  const std::uint64_t offset = offset_of(first);
+  known_.for_each_part(offset, bytes, [&](std::uint64_t from, std::size_t part, KnownContent::Kind kind, int byte) {
+    if (byte == KnownContent::kNoByte) visit(static_cast<std::size_t>(from - offset), part, kind);
+  });
+}
 
 }  // namespace cachalot::simulator

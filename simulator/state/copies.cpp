@@ -12,6 +12,7 @@ namespace cachalot::simulator {
 namespace {
 
 constexpr std::size_t kHostPageBytes = 4096;
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;  // of a copy within devices that are moved at once
 
 const void* offset(const void* pointer, std::size_t bytes) { return static_cast<const char*>(pointer) + bytes; }
 
@@ -57,12 +58,63 @@ void Copies::require_access(const void* start, std::size_t bytes) {
 
 void Copies::copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
   if (whole_bytes <= config_.copy_bytes) return copy_now(to, from, bytes);
-  if (devices_.hold(from)) require_access(from, bytes);
-  if (devices_.hold(to)) return make_unknown(to, bytes);
-  if (devices_.hold(from))
-    make_zeros(to, bytes);
-  else
+  const bool to_device = devices_.hold(to);
+  const bool from_device = devices_.hold(from);
+  if (to_device && from_device) {
+    copy_parts_on_device(to, from, bytes);
+  } else if (to_device) {
+    copy_parts_to_device(to, from, bytes);
+  } else if (from_device) {
+    copy_parts_to_host(to, from, bytes);
+  } else {
     std::memmove(to, from, bytes);
+  }
+}
+
+// The parts of a range of device memory that have content.
+std::vector<Copies::Part> Copies::parts_of(const void* start, std::size_t bytes) {
+  std::vector<Part> parts;
+  for_each_piece(start, bytes, [&](const Place& place, std::size_t done, std::size_t piece) CACHALOT_LOCKED {
+    content_.for_each_part(place, piece, [&](std::size_t first, std::size_t part, KnownContent::Kind kind) {
+      parts.push_back({done + first, part, kind});
+    });
+  });
+  return parts;
+}
+
+void Copies::copy_parts_on_device(void* to, const void* from, std::size_t bytes) {
+  if (to == from) return;
+  const std::vector<Part> parts = parts_of(from, bytes);
+  make_unknown(to, bytes);
+  std::vector<char> buffer;
+  for (const Part& part : parts) {
+    for (std::size_t done = 0; done < part.bytes; done += buffer.size()) {
+      buffer.resize(std::min(part.bytes - done, kPartBytes));
+      get(buffer.data(), offset(from, part.first + done), buffer.size());
+      put(static_cast<char*>(to) + part.first + done, buffer.data(), buffer.size(), part.kind);
+    }
+  }
+}
+
+void Copies::copy_parts_to_host(void* to, const void* from, std::size_t bytes) {
+  const std::vector<Part> parts = parts_of(from, bytes);
+  make_zeros(to, bytes);
+  const auto first = reinterpret_cast<std::uintptr_t>(to);
+  backed_up_.forget(first, bytes);
+  for (const Part& part : parts) {
+    get(static_cast<char*>(to) + part.first, offset(from, part.first), part.bytes);
+    backed_up_.note(first + part.first, part.bytes, part.kind);
+  }
+}
+
+// The program may have written to the host's memory meanwhile: then these parts are what it has written.
+void Copies::copy_parts_to_device(void* to, const void* from, std::size_t bytes) {
+  make_unknown(to, bytes);
+  const auto first = reinterpret_cast<std::uintptr_t>(from);
+  backed_up_.for_each_part(first, bytes,
+                           [&](std::uint64_t at, std::size_t part, KnownContent::Kind kind, int) CACHALOT_LOCKED {
+                             put(static_cast<char*>(to) + (at - first), reinterpret_cast<const void*>(at), part, kind);
+                           });
 }
 
 void Copies::copy_now(void* to, const void* from, std::size_t bytes) {

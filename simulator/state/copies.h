@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "simulator/base/lock.h"
 #include "simulator/models/config.h"
@@ -23,7 +24,8 @@ class Copies {
   Copies(const Config& config, ContentStore& content, Devices& devices)
       : config_(config), content_(content), devices_(devices) {}
 
-  // `whole_bytes`, the size of a copy or fill in several parts, decides whether it is done.
+  // `whole_bytes`, the size of a copy or fill in several parts, decides whether it is done. Of a larger copy those parts are done
+  // that are known or guessed; the host's memory counts as unknown, except for the bytes that such a copy has brought there.
   void copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) CACHALOT_LOCKED;
   void fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes,
             std::size_t whole_bytes) CACHALOT_LOCKED;
@@ -44,13 +46,25 @@ class Copies {
   void require_access(const void* start, std::size_t bytes) CACHALOT_LOCKED;
 
  private:
+  struct Part {
+    std::size_t first = 0;  // from the beginning of a range
+    std::size_t bytes = 0;
+    KnownContent::Kind kind = KnownContent::Kind::unknown;
+  };
+
   void copy_on_device(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  std::vector<Part> parts_of(const void* start, std::size_t bytes) CACHALOT_LOCKED;
+  void copy_parts_on_device(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  void copy_parts_to_host(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  void copy_parts_to_device(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
   template <typename Access>
   void for_each_piece(const void* start, std::size_t bytes, Access&& access) CACHALOT_LOCKED;
 
   const Config& config_;
   ContentStore& content_ CACHALOT_UNDER_LOCK;
   Devices& devices_;
+  // By addresses of the host: the parts that large copies brought there, which may be copied back.
+  KnownContent backed_up_ CACHALOT_UNDER_LOCK;
 };
 
 // Values that streams write to host or device memory when they get there (cuStreamWriteValue).

@@ -110,6 +110,44 @@ TEST_F(KnownContentOfMemory, CopiesThatAreTooLargeToBeExecutedMakeMemoryUnknown)
   EXPECT_EQ(byte(5), 0);
 }
 
+TEST_F(KnownContentOfMemory, LargeCopiesCarryKnownBytesToTheHostAndBack) {
+  constexpr std::size_t kPlace = 3 * kMib - 2;
+  const std::array<char, 4> four = {1, 2, 3, 4};
+  ASSERT_CUDA(cudaMemcpy(at(kPlace), four.data(), 4, cudaMemcpyHostToDevice));
+  ASSERT_EQ(cachalot_sim_put(at(0), four.data(), 4, 1), 0);
+  std::vector<char> host(4 * kMib, 9);
+  ASSERT_CUDA(cudaMemcpy(host.data(), at(0), host.size(), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::vector<char>(&host[kPlace], &host[kPlace + 4]), std::vector<char>(four.begin(), four.end()));
+  EXPECT_EQ(host[0], 1) << "guesses as well";
+  EXPECT_EQ(host[kPlace + 4], 0) << "unknown bytes are zeros";
+  ASSERT_CUDA(cudaMemset(at(kPlace), 7, 4));
+  host[kPlace + 1] = 5;
+  ASSERT_CUDA(cudaMemcpy(at(0), host.data(), host.size(), cudaMemcpyHostToDevice));
+  EXPECT_EQ(known(kPlace, 4), 1);
+  EXPECT_EQ(byte(kPlace), 1);
+  EXPECT_EQ(byte(kPlace + 1), 5) << "the program has written to it";
+  EXPECT_EQ(byte(1), 2);
+  EXPECT_EQ(known(1, 1), 0) << "a guess stays one";
+  EXPECT_EQ(known(kPlace + 4, 1), 0);
+}
+
+TEST_F(KnownContentOfMemory, LargeCopiesWithinTheDeviceCarryKnownBytes) {
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 4 * kMib));
+  ASSERT_CUDA(cudaMemset(at(2 * kMib), 6, kMib));
+  ASSERT_CUDA(cudaMemset(other, 5, kMib));
+  ASSERT_CUDA(cudaMemcpy(other, at(0), 4 * kMib, cudaMemcpyDeviceToDevice));
+  const auto* copied = static_cast<const char*>(other);
+  EXPECT_EQ(cachalot_sim_get(nullptr, copied + 2 * kMib, kMib), 1);
+  EXPECT_EQ(cachalot_sim_get(nullptr, copied, 1), 0);
+  unsigned char value = 0;
+  EXPECT_EQ(cachalot_sim_get(&value, copied + 3 * kMib - 1, 1), 1);
+  EXPECT_EQ(value, 6);
+  ASSERT_CUDA(cudaMemcpy(other, other, 4 * kMib, cudaMemcpyDeviceToDevice));
+  EXPECT_EQ(cachalot_sim_get(nullptr, copied + 2 * kMib, kMib), 1);
+  ASSERT_CUDA(cudaFree(other));
+}
+
 TEST_F(KnownContentOfMemory, ValuesThatArePutAreKnownOrGuessed) {
   const std::array<char, 4> four = {1, 2, 3, 4};
   ASSERT_EQ(cachalot_sim_put(at(0), four.data(), 4, 0), 0);
