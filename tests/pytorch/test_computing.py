@@ -155,6 +155,35 @@ import torch
 weights = torch.randn(1000, 1000, device="cuda")
 print((weights @ weights).cpu().sum().item())
 print(torch.ones(1000, 1000, device="cuda").t().cpu().sum().item())
+""", "edges": """
+import torch
+edges = torch.randint(0, 5000, (2, 100_000), generator=torch.Generator().manual_seed(3))
+
+def handled(edges):
+    nodes = torch.arange(0, 5000, 3, device=edges.device)
+    mask = torch.zeros(5000, dtype=torch.bool, device=edges.device)
+    mask[nodes] = True
+    inside = edges[:, mask[edges[0]] & mask[edges[1]]]
+    places = edges.new_empty(100_000)  # of which most stay unknown
+    places[nodes] = torch.arange(len(nodes), device=edges.device)
+    keys, counts = torch.unique(edges[0] * 5000 + edges[1], return_counts=True)
+    order = edges[1].argsort(stable=True)
+    yield inside, places[inside], places[edges[:, :50_000]][:, mask[edges[1, :50_000]]].shape, keys, counts
+    yield edges[:, order], edges[0].cumsum(0)[-1].item(), torch.isin(edges, nodes).sum().item(), torch.bincount(edges[1])
+    yield torch.unique(edges, dim=1), torch.bucketize(edges[0], nodes), torch.searchsorted(nodes, edges[1]).argmax().item()
+    yield torch.masked_select(edges, edges > 4000), edges.clone(), edges.t().contiguous(), torch.zeros_like(edges[0]).scatter_add_(0, *edges)
+
+def flat(values):
+    return [one.cpu() if isinstance(one, torch.Tensor) else one for group in values for one in group]
+
+for one, other in zip(flat(handled(edges.cuda())), flat(handled(edges)), strict=True):
+    print(torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other)
+kept = (torch.rand(300_000, device="cuda") < 0.25).sum().item()
+print(74_000 < kept < 76_000)
+""", "scores": """
+import torch
+chosen = torch.randn(100_000, 64, device="cuda").topk(8).indices
+print(chosen.view(-1).bincount(minlength=64).sum().item())
 """, "exported": """
 import torch
 numbers = torch.arange(5, device="cuda")
@@ -275,6 +304,15 @@ def test_a_copy_that_is_too_large_to_be_made_is_a_read_of_unknown_values(shared:
     assert shared.printed["large"].split() == ["0.0", "0.0"]
     assert [(read["at"], read["how"], read["times"]) for read in shared.reads("large")] == [
         ("large.py:4 in <module>", "value", 1), ("large.py:5 in <module>", "value", 1)]
+
+
+def test_large_operations_on_whole_numbers_are_computed(shared: Shared) -> None:
+    assert set(shared.printed["edges"].split()) == {"True"} and len(shared.printed["edges"].split()) == 17
+    assert shared.reads("edges") == []
+
+
+def test_large_operations_on_guesses_alone_are_not(shared: Shared) -> None:
+    assert [read["how"] for read in shared.reads("scores")] == ["size", "value"]
 
 
 def test_what_another_library_gets_is_a_guess_until_it_is_written_again(shared: Shared) -> None:

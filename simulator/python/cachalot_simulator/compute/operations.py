@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS  # operations that are written in Python: what they consist of is seen
 
-from cachalot_simulator.compute import choices, device_memory, result_sizes
+from cachalot_simulator.compute import choices, device_memory, result_sizes, whole_numbers
 from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
 from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import (Reader, Sampler, are_known, generator_for, have_content, random_state,
@@ -215,6 +215,7 @@ class Operator:
         self.most_bytes = computing.policy.most_bytes
         self.spread = Spread(function, signature)
         self.decides_by_guess = signature.name in DECIDE_BY_GUESS
+        self.draws = signature.name == "aten::rand"
         self.choice = function.name() if function.name() in choices.DIMENSIONS else None
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
@@ -222,7 +223,8 @@ class Operator:
         written = self.signature.written(args, kwargs, result)
         if not written or self.choice and choices.choose(self.choice, args, kwargs, written, self.most_bytes):
             return
-        if written[0].nbytes <= self.most_bytes and self.is_worth_it(args, kwargs, written):
+        may_be_worth_it = written[0].nbytes <= self.most_bytes or not _is_real(written[0]) or self.draws
+        if may_be_worth_it and self.is_worth_it(args, kwargs, written):
             self.compute(args, kwargs, result, written)
         elif not (self.signature.is_predicate and self.guess(args, kwargs, written)):
             make_unknown(written)
@@ -271,12 +273,24 @@ class Operator:
 
     def is_worth_it(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         """Returns whether a call that has run should be computed."""
+        if not (self.is_worth_it_as_small(args, kwargs, written) or self.handles_whole_numbers(args, kwargs, written)):
+            return False
+        is_whole_call = not has_wrappers((args, tuple(kwargs.values()))) and not self.writes_host(args)
+        return self.is_computable and is_whole_call and not _is_capturing()
+
+    def is_worth_it_as_small(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
+        if written[0].nbytes > self.most_bytes:
+            return False
         # A real number of which nothing is known is as well zero. Operations that decide by it are computed, and those selected
         # by a guess.
         if all(map(_is_real, written)) and not self.decides_by_guess and not self.reads_content(args, kwargs):
             return False
-        is_whole_call = not has_wrappers((args, tuple(kwargs.values()))) and not self.writes_host(args)
-        return self.is_computable and is_whole_call and self.is_small(args, kwargs, written) and not _is_capturing()
+        return self.is_small(args, kwargs, written)
+
+    def handles_whole_numbers(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
+        if self.draws:
+            return whole_numbers.are_worth_drawing(written[0])
+        return not _is_real(written[0]) and whole_numbers.are_worth_it(self.read(args, kwargs), written)
 
     def writes_host(self, args: tuple) -> bool:
         """Returns whether a call has written tensors of the CPU as well, which would be written twice."""
@@ -289,8 +303,12 @@ class Operator:
 
     def reads_content(self, args: tuple, kwargs: dict) -> bool:
         """Returns whether a call reads known or guessed content, or no tensor at all."""
+        return have_content(self.read(args, kwargs))
+
+    def read(self, args: tuple, kwargs: dict) -> list[Tensor]:
+        """The tensors of the device of which a call reads values."""
         named = [one for name, one in kwargs.items() if name not in self.signature.written_names]
-        return have_content([*(args[1:] if self.signature.overwrites else args), *named])
+        return tensors_in(*(args[1:] if self.signature.overwrites else args), *named)
 
     def evaluate(self, reader: Reader, args: tuple, kwargs: dict) -> tuple[Any, bool]:
         """The value on the CPU, and whether there is one."""
@@ -324,7 +342,8 @@ class Function(Operator):
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
         # A compiler's tensors of no device may have symbolic sizes, and so no number of bytes.
-        if type(result) is Tensor and result.is_cuda and is_whole(result) and result.nbytes > self.most_bytes and _is_real(result):
+        is_large = type(result) is Tensor and result.is_cuda and is_whole(result) and result.nbytes > self.most_bytes
+        if is_large and _is_real(result) and not self.draws:
             make_one_unknown(result)
         else:
             super().follow(args, kwargs, result)
@@ -362,7 +381,7 @@ class Copy(Operator):
             if is_on_device(source):
                 self.follow_to_host(to, source)
         elif is_moved_by_runtime(to, source, blocks):
-            return
+            self.follow_from_host(to, source)
         elif _is_real(to) and is_on_device(source) and device_memory.kinds_in(source) == device_memory.UNKNOWN:  # most are
             make_one_unknown(to)
         else:
@@ -380,14 +399,21 @@ class Copy(Operator):
         if not is_on_device(to) and is_on_device(source) and not are_known(source):
             self.computing.reads.note("value")
 
+    def follow_from_host(self, to: Tensor, source: Tensor) -> None:
+        """The runtime moves no large memory from the host."""
+        if (to.nbytes > result_sizes.MOST_BYTES and not is_on_device(source) and whole_numbers.are_worth_copying(to)
+                and not _is_capturing()):
+            write(to, source.expand(to.size()), True)
+
     def follow_to_host(self, to: Tensor, source: Tensor) -> None:
-        """Memory that is too large to be copied arrives as zeros. A kernel packs a tensor that is not contiguous before it is
-        copied."""
-        is_copied = device_memory.extent(source) <= result_sizes.most_copied(self.most_bytes)
+        """A kernel packs a tensor that is not contiguous before it is copied. Unknown memory arrives as zeros."""
+        is_copied = (device_memory.extent(source) <= result_sizes.most_copied(self.most_bytes)
+                     or whole_numbers.are_worth_it([source], []))
+        is_moved = source.is_contiguous() and has_same_bytes(to, source)  # by the runtime, however large
         is_read_by_program = getattr(self.computing.expected, "count", None) is None
-        if is_read_by_program and not (is_copied and device_memory.is_known(source)):
+        if is_read_by_program and not ((is_copied or is_moved) and device_memory.is_known(source)):
             self.computing.reads.note("value")
-        if is_copied and not (source.is_contiguous() and has_same_bytes(to, source)):
+        if is_copied and not is_moved:
             to.copy_(read(source)[0])
 
 
@@ -409,9 +435,9 @@ class HostRead(Unfollowed):
     def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
         super().__init__(computing, function, signature)
         self.run_unseen = self.run
-        self.run = self.read
+        self.run = self.read_number
 
-    def read(self, *args: Any, **kwargs: Any) -> Any:
+    def read_number(self, *args: Any, **kwargs: Any) -> Any:
         result = self.run_unseen(*args, **kwargs)
         if has_wrappers(args):
             if not are_known(tensors_in(*args)):
@@ -419,7 +445,8 @@ class HostRead(Unfollowed):
             return result
         if not is_on_device(args[0]):
             return result
-        reader = Reader() if room_left(args, result_sizes.most_copied(self.most_bytes)) >= 0 else Sampler()
+        is_small = room_left(args, result_sizes.most_copied(self.most_bytes)) >= 0
+        reader = Reader() if is_small or whole_numbers.are_worth_it(tensors_in(args), []) else Sampler()
         if type(reader) is Sampler and args[0].size() != args[-1].size():
             return result
         with _without_modes(), _without_functions():

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cachalot_simulator.compute import whole_numbers
 from cachalot_simulator.compute.device_memory import extent, is_known
 from cachalot_simulator.compute.host import Reader, are_known, write
 from cachalot_simulator.compute.operators import is_on_device, is_whole, tensors_in
@@ -76,13 +77,14 @@ class Selection:
         most = most_copied(operator.computing.policy.most_bytes)
         if unknown != "zero":
             settle_masks(args[1] if is_index(name) else args, unknown, most)
-        if all(extent(one) <= most for one in tensors_in(args, *kwargs.values())):
+        tensors = tensors_in(args, *kwargs.values())
+        if all(extent(one) <= most for one in tensors) or whole_numbers.are_worth_it(tensors, []):
             self.value, self.is_done = operator.evaluate(self.reader, args, kwargs)
         else:
             self.reader.is_known = False
         if name == "aten::nonzero" and not self.reader.is_known and not (self.is_done and (unknown == "zero" or is_mask(args[0]))):
             self.value, self.is_done = chosen(args[0], unknown), True
-        self.count = self._count(operator.signature)
+        self.count = self._count(operator.signature, dimension_of(name, args, kwargs) or 0)
         self.is_size_known = self.reader.is_known or steers_by_known(name, args)
         if unknown != "zero" and not self.is_size_known:
             self._take(most_selected(name, args, kwargs), unknown)
@@ -94,12 +96,12 @@ class Selection:
             self.count = most if unknown == "max" else (most + 1) // 2
             self.value, self.is_done = None, False
 
-    def _count(self, signature: Any) -> int | None:
+    def _count(self, signature: Any, dimension: int) -> int | None:
         if signature.name in READ_BOUNDS:
             return self.AS_READ
         first = self.value[0] if isinstance(self.value, (list, tuple)) else self.value
         has_count = self.is_done and bool(signature.new_results) and not is_of_others(signature.name)
-        return count_of(first) if has_count else None
+        return count_of(first, dimension) if has_count else None
 
 
 def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
@@ -111,16 +113,23 @@ def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
         return args[0].numel()
     if name not in DISTINCT:
         return None
-    dimension = kwargs.get("dim", args[1] if name.startswith("aten::unique_dim") else
-                           args[3] if name == "aten::unique_consecutive" and len(args) > 3 else None)
+    dimension = dimension_of(name, args, kwargs)
     return args[0].numel() if dimension is None else args[0].size(dimension)
 
 
-def count_of(result: Any) -> int | None:
-    """Returns the number of elements that a call with this result has selected."""
+def dimension_of(name: str, args: tuple, kwargs: dict) -> int | None:
+    """Returns the dimension along which a call finds distinct parts; None if it finds distinct elements, or does other things."""
+    if name not in DISTINCT:
+        return None
+    return kwargs.get("dim", args[1] if name.startswith("aten::unique_dim") else
+                      args[3] if name == "aten::unique_consecutive" and len(args) > 3 else None)
+
+
+def count_of(result: Any, dimension: int) -> int | None:
+    """Returns the number of elements that a call with this result has selected, along a dimension."""
     if not isinstance(result, Tensor) or result.dim() == 0:
         return None
-    return result.size(0) if is_whole(result) else result._nnz()
+    return result.size(dimension) if is_whole(result) else result._nnz()
 
 
 def settle_masks(args: Sequence[Any], unknown: str, most: float) -> None:
