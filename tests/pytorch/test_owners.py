@@ -184,3 +184,53 @@ for _ in range(3):
     _, device = simulate(tmp_path, program)
     kinds = device["peak"]["kinds"]
     assert kinds["activations"] > 8 * bytes_of(4096 * 1024) and kinds.get("kept", 0) < 80 << 20  # workspaces
+
+
+QUANTIZED = """
+from torch.testing._internal.two_tensor import TwoTensor  # has no memory but that of two others, as states of torchao
+model = Model().cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for parameter in model.parameters():
+    codes = torch.zeros(parameter.numel(), dtype=torch.uint8, device="cuda")
+    optimizer.state[parameter] = {"past": {"codes": TwoTensor(codes, codes.clone())}}
+for _ in range(2):
+    model(torch.ones(1024, 256, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_state_that_is_quantized_is_optimizer_state(tmp_path: Path) -> None:
+    _, device = simulate(tmp_path, QUANTIZED)
+    kinds = device["steps"][-1]["kinds"]
+    assert PARAMETERS // 2 <= kinds["optimizer state"] <= PARAMETERS // 2 + 32 * 512
+
+
+MASTERS = """
+model = Model().cuda().bfloat16()
+master = torch.cat([one.detach().float().flatten() for one in model.parameters()]).requires_grad_()
+optimizer = torch.optim.AdamW([master])
+for _ in range(2):
+    model(torch.ones(1024, 256, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    master.grad = torch.cat([one.grad.float().flatten() for one in model.parameters()])
+    optimizer.step()
+"""
+
+
+def test_copies_of_parameters_that_an_optimizer_steps_are_its_state(tmp_path: Path) -> None:
+    _, device = simulate(tmp_path, MASTERS)
+    kinds = device["steps"][-1]["kinds"]
+    assert kinds["optimizer state"] == 3 * PARAMETERS and kinds["parameters"] == PARAMETERS // 2
+
+
+def test_parameters_of_no_module_are_parameters(tmp_path: Path) -> None:
+    program = """
+model = Model().cuda().requires_grad_(False)
+prompt = torch.zeros(1024, 256, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([prompt], momentum=0.9)
+for _ in range(2):
+    model(prompt).sum().backward()
+    optimizer.step()
+"""
+    _, device = simulate(tmp_path, program)
+    kinds = device["steps"][-1]["kinds"]
+    assert kinds["parameters"] == PARAMETERS + bytes_of(1024 * 256) and kinds["optimizer state"] == bytes_of(1024 * 256)

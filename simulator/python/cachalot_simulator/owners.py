@@ -39,6 +39,7 @@ class Owners:
         self.steps: dict[int, int] = {}
         self._process = os.getpid()
         self._paths = Names()
+        self._trains_halves = False  # a module has parameters of 16 bits that are trained
         self._last_found: dict[tuple[str, int], dict[int, Owner]] = {}
         self._names = Names()
         self._open = threading.local()
@@ -91,14 +92,21 @@ class Owners:
             self._paths.add(part, full(path) or root)
         for name, tensor in model.named_parameters():
             self._names.add(tensor, full(name))
+            self._trains_halves |= tensor.requires_grad and tensor.dtype.is_floating_point and tensor.dtype.itemsize == 2
         self._mark("parameters", model, ((full(name), tensor) for name, tensor in model.named_parameters()))
         self._mark("buffers", model, ((full(name), tensor) for name, tensor in model.named_buffers()))
 
     def _will_step(self, optimizer: Any, *_: Any) -> None:
         parameters = list(parameters_of(optimizer))
-        self._mark("parameters", optimizer, ((self._names.of(one), one) for one in parameters))
+        kind = "optimizer state" if self._has_masters(parameters) else "parameters"
+        self._mark(kind, optimizer, ((self._names.of(one), one) for one in parameters), "masters")
         self._mark("gradients", optimizer,
                    ((self._names.of(one), one.grad) for one in parameters if one.grad is not None))
+
+    def _has_masters(self, parameters: list[Any]) -> bool:
+        """Returns whether an optimizer steps copies of the parameters, in 32 bits, which no module has: those of DeepSpeed, of Apex
+        and the like are flat, and parts of several parameters each."""
+        return self._trains_halves and all(one.dtype.itemsize == 4 and not self._names.of(one) for one in parameters)
 
     def stepped(self, optimizer: Any, number: int | None) -> None:
         """Marks the end of a step of an optimizer: as StepCounter calls it."""
@@ -125,15 +133,16 @@ class Owners:
 
         return run_marked
 
-    def _mark(self, kind: str, source: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-        """Marks whose the tensors of a model or an optimizer are. Mostly they are where they were."""
+    def _mark(self, kind: str, source: Any, tensors: Iterable[tuple[str, Any]], part: str = "") -> None:
+        """Marks whose the tensors of a model or an optimizer are. Mostly they are where they were. `part` names those among the
+        source's tensors of a kind that are marked by themselves."""
         if os.getpid() != self._process:
             return
         found = {address: (kind, name.rpartition(".")[0])
                  for name, tensor in tensors for address in addresses_of(tensor)}
-        last = self._last_found.get((kind, id(source)))
+        last = self._last_found.get((kind + part, id(source)))
         self.found.append(last if found == last else found)
-        self._last_found[kind, id(source)] = self.found[-1]
+        self._last_found[kind + part, id(source)] = self.found[-1]
         end_mark(begin_mark(f"{PREFIX}{OWNED}{len(self.found) - 1}"))
 
 
@@ -153,12 +162,14 @@ class Names:
 
 
 def tensors_of(values: Iterable[Any]) -> Iterable[Any]:
-    """Also those in lists and tuples, as LBFGS keeps them."""
+    """Also those in lists, tuples and dicts, as LBFGS and others keep them."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_of(value)
+        elif isinstance(value, dict):
+            yield from tensors_of(value.values())
 
 
 def parameters_of(optimizer: Any) -> Iterable[Any]:
@@ -166,10 +177,14 @@ def parameters_of(optimizer: Any) -> Iterable[Any]:
 
 
 def addresses_of(tensor: Any) -> list[int]:
-    """Returns the address of the storage on the GPU; of a tensor that is sharded (DTensor), that of the local part. Empty if
-    there is none."""
-    tensor = getattr(tensor, "_local_tensor", tensor)
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or tensor.layout != torch.strided:
+    """Returns the addresses of the storages on the GPU: of a tensor that wraps others, such as a shard (DTensor) or one that is
+    quantized (torchao), those of its parts; of a parameter that DeepSpeed has taken apart, that of the part which stays."""
+    tensor = getattr(tensor, "ds_tensor", tensor)
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
+        return []
+    if hasattr(tensor, "__tensor_flatten__"):
+        return [address for name in tensor.__tensor_flatten__()[0] for address in addresses_of(getattr(tensor, name))]
+    if tensor.layout != torch.strided:
         return []
     try:
         address = tensor.untyped_storage().data_ptr()
