@@ -157,6 +157,10 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.key("nccl").begin_object();
   json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes);
   json.member("peak_buffer_bytes", summary.nccl_buffer_peak_bytes).end_object();
+  const ManagedMemory managed = device.managed();
+  json.key("managed").begin_object();
+  json.member("used_bytes", managed.used_bytes).member("peak_used_bytes", managed.peak_used_bytes);
+  json.member("at_peak_bytes", managed.at_peak_bytes).member("peak_host_bytes", managed.peak_host_bytes).end_object();
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
   json.member("peak_with_context_bytes", device.peak_with_driver_bytes());
   write(json, summary.context);

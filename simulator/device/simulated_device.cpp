@@ -95,6 +95,14 @@ void SimulatedDevice::give_back_for_driver(std::size_t bytes) {
   impl_->locked(&SimulatedMemory::give_back_for_driver, bytes);
 }
 
+bool SimulatedDevice::take_managed(std::size_t bytes) { return impl_->locked(&SimulatedMemory::take_managed, bytes); }
+
+void SimulatedDevice::give_managed_back(std::size_t bytes) {
+  impl_->locked(&SimulatedMemory::give_managed_back, bytes);
+}
+
+ManagedMemory SimulatedDevice::managed() const { return impl_->locked(&SimulatedMemory::managed); }
+
 std::size_t SimulatedDevice::driver_bytes() const { return impl_->locked(&SimulatedMemory::driver_bytes); }
 
 std::size_t SimulatedDevice::peak_with_driver_bytes() const {

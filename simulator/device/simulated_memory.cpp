@@ -108,6 +108,7 @@ bool PhysicalUnits::take_from_account(std::size_t units) {
 
 void PhysicalUnits::count(std::size_t& what, std::size_t units) {
   what += units;
+  if (used_ > peak_used_) resident_at_peak_ = resident_;
   peak_used_ = std::max(peak_used_, used_);
   peak_with_driver_ = std::max(peak_with_driver_, used_ + driver_);
 }
@@ -119,6 +120,12 @@ void PhysicalUnits::make_room(std::size_t units) {
   give_back(missing);
   resident_ -= missing;
   on_host_ += missing;
+  count_managed();
+}
+
+void PhysicalUnits::count_managed() {
+  peak_managed_ = std::max(peak_managed_, managed());
+  peak_on_host_ = std::max(peak_on_host_, on_host_);
 }
 
 bool PhysicalUnits::take(std::size_t units) {
@@ -142,9 +149,10 @@ bool PhysicalUnits::take_managed(std::size_t units) {
     if (account_.give_back) account_.give_back(on_device * kPhysicalUnit);
     return false;
   }
-  count(used_, on_device);
   resident_ += on_device;
   on_host_ += units - on_device;
+  count(used_, on_device);
+  count_managed();
   return true;
 }
 
@@ -169,6 +177,24 @@ void PhysicalUnits::give_managed_back(std::size_t units) {
 bool SimulatedMemory::take_for_driver(std::size_t bytes) { return units_.take_for_driver(units_of(bytes)); }
 
 void SimulatedMemory::give_back_for_driver(std::size_t bytes) { units_.give_back_for_driver(units_of(bytes)); }
+
+bool SimulatedMemory::take_managed(std::size_t bytes) {
+  if (bytes > kLargestRequest || !units_.take_managed(units_of(bytes))) return false;
+  managed_units_ += units_of(bytes);
+  return true;
+}
+
+void SimulatedMemory::give_managed_back(std::size_t bytes) {
+  managed_units_ -= units_of(bytes);
+  units_.give_managed_back(units_of(bytes));
+}
+
+ManagedMemory SimulatedMemory::managed() const {
+  return {.used_bytes = units_.managed() * kPhysicalUnit,
+          .peak_used_bytes = units_.peak_managed() * kPhysicalUnit,
+          .at_peak_bytes = units_.resident_at_peak() * kPhysicalUnit,
+          .peak_host_bytes = units_.peak_on_host() * kPhysicalUnit};
+}
 
 std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
   const std::uint64_t first = next_physical_;
@@ -409,6 +435,7 @@ void SimulatedMemory::release_all() {
   while (!mappings_.empty()) unmap(mappings_.begin()->first, mappings_.begin()->second.bytes);
   while (!handles_.empty()) release(handles_.begin()->first);
   while (!reservations_.empty()) unreserve(reservations_.begin()->first, reservations_.begin()->second);
+  give_managed_back(managed_units_ * kPhysicalUnit);
   give_back_for_driver(driver_bytes());
 }
 

@@ -123,10 +123,15 @@ class PhysicalUnits {
   std::size_t on_host() const { return on_host_; }
   std::size_t peak_used() const { return peak_used_; }
   std::size_t peak_with_driver() const { return peak_with_driver_; }
+  std::size_t managed() const { return resident_ + on_host_; }
+  std::size_t peak_managed() const { return peak_managed_; }
+  std::size_t resident_at_peak() const { return resident_at_peak_; }
+  std::size_t peak_on_host() const { return peak_on_host_; }
 
  private:
   bool take_from_account(std::size_t units);
   void count(std::size_t& what, std::size_t units);
+  void count_managed();
   // Moves managed memory to the host until `units` are free, if it has that much and the host has room for it.
   void make_room(std::size_t units);
 
@@ -140,6 +145,9 @@ class PhysicalUnits {
   std::size_t withheld_ = 0;
   std::size_t peak_used_ = 0;
   std::size_t peak_with_driver_ = 0;  // of used_ and driver_ together
+  std::size_t peak_managed_ = 0;
+  std::size_t resident_at_peak_ = 0;  // managed memory on the device when peak_used_ was reached
+  std::size_t peak_on_host_ = 0;
 };
 
 class SimulatedMemory {
@@ -184,6 +192,10 @@ class SimulatedMemory {
   // See SimulatedDevice::take_for_driver.
   bool take_for_driver(std::size_t bytes);
   void give_back_for_driver(std::size_t bytes);
+  // See SimulatedDevice::take_managed.
+  bool take_managed(std::size_t bytes);
+  void give_managed_back(std::size_t bytes);
+  ManagedMemory managed() const;
   std::size_t driver_bytes() const { return units_.driver() * kPhysicalUnit; }
   std::size_t peak_with_driver_bytes() const { return units_.peak_with_driver() * kPhysicalUnit; }
 
@@ -230,6 +242,7 @@ class SimulatedMemory {
   std::uint64_t take_physical(std::size_t bytes);
 
   PhysicalUnits units_;
+  std::size_t managed_units_ = 0;  // of take_managed
   AddressSpace addresses_;
   AllocationTable allocations_;  // of malloc and of other processes; disjoint from the mappings
   Mappings mappings_;

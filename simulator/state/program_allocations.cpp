@@ -110,9 +110,19 @@ void Allocations::free_of_nccl(NcclMemory whose, Address address) {
   report_.note_nccl_memory_freed(device.ordinal, whose, used_before - device.simulated->used_bytes());
 }
 
+// The device has it from now on, where a driver moves it there when a kernel uses it: kernels do nothing here.
+void* Allocations::malloc_managed(std::size_t bytes, unsigned int flags, int device) {
+  SimulatedDevice& simulated = devices_.on_clock(device);
+  const bool is_taken = simulated.take_managed(bytes);
+  void* const start = is_taken ? host_memory_.allocate_managed(bytes, flags, device) : nullptr;
+  if (is_taken && !start) simulated.give_managed_back(bytes);
+  if (report_.is_wanted()) report_.note_allocation(simulated, "cudaMallocManaged", bytes, start != nullptr);
+  return start;
+}
+
 // Pinned memory is the device's: its calls are counted and may fail.
 void* Allocations::malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
-  if (kind == HostRange::Kind::managed) return host_memory_.allocate_managed(bytes, flags, device);
+  if (kind == HostRange::Kind::managed) return malloc_managed(bytes, flags, device);
   void* start = devices_.on_clock(device).host_malloc(bytes);
   if (!start) return nullptr;
   host_memory_.add({kind, static_cast<char*>(start), bytes, flags, device});
@@ -125,6 +135,7 @@ bool Allocations::free_host(HostRange::Kind kind, void* start) {
   if (!range || range->start != start || range->kind != kind) return false;
   writes_.forget(start, range->bytes);
   if (kind == HostRange::Kind::pinned) devices_.on_clock(range->device).host_free(start);
+  if (kind == HostRange::Kind::managed) devices_.on_clock(range->device).give_managed_back(range->bytes);
   watch_.gone(Owned::pinned_memory, start);
   return host_memory_.forget(kind, start);
 }

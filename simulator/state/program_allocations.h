@@ -69,6 +69,8 @@ class Allocations {
   bool free_host(HostRange::Kind kind, void* start) CACHALOT_LOCKED;
 
  private:
+  void* malloc_managed(std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;
+
   Report& report_ CACHALOT_UNDER_LOCK;
   Watch& watch_ CACHALOT_UNDER_LOCK;
   HostMemory& host_memory_ CACHALOT_UNDER_LOCK;

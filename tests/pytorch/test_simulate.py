@@ -141,6 +141,31 @@ def test_a_program_with_an_allocator_of_its_own(tmp_path: Path) -> None:
     assert process["driver"]["devices"][0]["peak_used_bytes"] >= 5 << 20
 
 
+MANAGED = """
+import ctypes, torch
+runtime = ctypes.CDLL(None)
+held = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+pointer = ctypes.c_void_p()
+assert runtime.cudaMallocManaged(ctypes.byref(pointer), ctypes.c_size_t(30 << 20), 1) == 0
+held = [held, torch.empty(40 << 20, dtype=torch.uint8, device="cuda")]
+"""
+
+
+def test_managed_memory_is_part_of_what_the_device_holds(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, MANAGED, "--memory", "1GiB", "--context", "none")
+    managed = report["processes"][0]["driver"]["devices"][0]["managed"]
+    assert managed == {"used_bytes": 30 << 20, "peak_used_bytes": 30 << 20, "at_peak_bytes": 30 << 20, "peak_host_bytes": 0}
+    assert "on the device 110.00 MiB at the peak" in done.stderr
+    assert "managed       30.00 MiB at most, 30.00 MiB of it on the device at its peak" in done.stderr
+
+
+def test_managed_memory_makes_room(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, MANAGED, "--memory", "100MiB", "--context", "none")
+    assert done.returncode == 0, done.stderr
+    assert report["processes"][0]["driver"]["devices"][0]["managed"]["peak_host_bytes"] == 10 << 20
+    assert ", up to 10.00 MiB on the host: the driver moves it to the host to make room" in done.stderr
+
+
 RECORD = "torch.cuda.memory._record_memory_history(max_entries=7)\n"
 RAN_OUT = """
 try:

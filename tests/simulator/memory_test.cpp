@@ -141,6 +141,22 @@ TEST_F(SimulatorMemory, ACopyBeyondAnAllocationIsRefused) {
   ASSERT_CUDA(cudaFree(device));
 }
 
+TEST_F(SimulatorMemory, ManagedMemoryTakesRoomOnTheDeviceAndGivesWay) {
+  const std::size_t before = free_bytes();
+  void* managed = nullptr;
+  ASSERT_CUDA(cudaMallocManaged(&managed, 7 * kMib));
+  EXPECT_EQ(free_bytes(), before - 8 * kMib);
+  void* all = nullptr;
+  ASSERT_CUDA(cudaMalloc(&all, before - 4 * kMib));
+  EXPECT_EQ(free_bytes(), 0) << "half of the managed memory lies on the host";
+  void* larger = nullptr;
+  ASSERT_CUDA(cudaMallocManaged(&larger, before));
+  ASSERT_CUDA(cudaFree(managed));
+  ASSERT_CUDA(cudaFree(larger));
+  ASSERT_CUDA(cudaFree(all));
+  EXPECT_EQ(free_bytes(), before);
+}
+
 TEST_F(SimulatorMemory, HostMemoryIsKnownByItsKind) {
   void* pinned = nullptr;
   ASSERT_CUDA(cudaHostAlloc(&pinned, 1000, cudaHostAllocMapped));

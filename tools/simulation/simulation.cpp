@@ -281,7 +281,9 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
     if (has_failed) add_failed_request(trace, number(torch->at("last_oom"), "bytes"));
     const simulator::ContextCharge context = context_of(device);
     const std::size_t reserved = number(*torch, "peak_reserved_bytes");
-    const std::size_t used = number(device, "peak_used_bytes");
+    // The driver of a smaller card would move managed memory to the host.
+    const json managed = device.value("managed", json{{"at_peak_bytes", 0}});
+    const std::size_t used = number(device, "peak_used_bytes") - number(managed, "at_peak_bytes");
     const std::size_t of_others = number(device, "common_peak_bytes") - number(device, "peak_with_context_bytes");
     traces.push_back({.run = {.device = ordinal,
                               .card = card_that_ran(device, context),

@@ -231,6 +231,16 @@ std::string describe_nccl(const json& device) {
   return fmt::format("{} of it, {}an estimate: half to twice", format_bytes(all), part);
 }
 
+// Returns what the program had of managed memory; "" if it had none.
+std::string describe_managed(const json& device) {
+  const json managed = device.value("managed", json{{"peak_used_bytes", 0}});
+  if (number(managed, "peak_used_bytes") == 0) return "";
+  const std::size_t on_host = number(managed, "peak_host_bytes");
+  return fmt::format("{} at most, {} of it on the device at its peak{}: the driver moves it to the host to make room",
+                     bytes_of(managed, "peak_used_bytes"), bytes_of(managed, "at_peak_bytes"),
+                     on_host == 0 ? "" : fmt::format(", up to {} on the host", format_bytes(on_host)));
+}
+
 // Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request that failed, if that is
 // so; otherwise "".
 std::string describe_low_estimate(const json& device, const json& request) {
@@ -387,9 +397,11 @@ void add_device_peak(Section& section, const json& device) {
   section.add_line("on the device", std::move(text));
 }
 
-// Returns the memory of the program and of other processes on the same device, except the program's own context.
+// Returns the memory of the program and of other processes on the same device, except the program's own context and managed
+// memory, which a driver would move to the host.
 std::size_t peak_without_context(const json& device) {
-  return number(device, "peak_used_bytes") + number(device, "common_peak_bytes") -
+  const json managed = device.value("managed", json{{"at_peak_bytes", 0}});
+  return number(device, "peak_used_bytes") - number(managed, "at_peak_bytes") + number(device, "common_peak_bytes") -
          number(device, "peak_with_context_bytes");
 }
 
@@ -507,6 +519,7 @@ Section device_section(const ProcessReport& report, const json& device, const Si
   add_if_any(section, "limits", describe_limits(device));
   add_if_any(section, "NCCL", describe_nccl(device));
   add_if_any(section, "CUDA graphs", describe_graphs(device));
+  add_if_any(section, "managed", describe_managed(device));
   if (options.verbose) add_driver_calls(section, device);
   add_verdict(section, simulation, report, device, options.verbose);
   return section;

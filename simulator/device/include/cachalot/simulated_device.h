@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cachalot/device.h"
+#include "cachalot/managed_memory.h"
 
 CACHALOT_BEGIN_API
 
@@ -298,6 +299,13 @@ class SimulatedDevice final : public Device {
   std::size_t driver_bytes() const;
   /// Returns the largest sum of used_bytes() and driver_bytes() so far.
   std::size_t peak_with_driver_bytes() const;
+  /// Takes managed memory, in units of 2 MiB, until reset, as malloc_managed does. Returns false,
+  /// and takes nothing, if neither the device nor the host has room.
+  bool take_managed(std::size_t bytes);
+  /// Gives back what take_managed took with the same `bytes`.
+  void give_managed_back(std::size_t bytes);
+  /// Returns how much managed memory there is, that of malloc_managed among it.
+  ManagedMemory managed() const;
 
   // Physical memory, shared by its handle.
 
