@@ -17,6 +17,8 @@ from cachalot_simulator.compute.device_memory import GUESSED, KNOWN, kinds_in
 TYPES = {torch.bool, torch.int16, torch.int32, torch.int64}
 FROM_HOST = {torch.bool, torch.int64}  # other types may be weights
 MOST_KNOWN = 12 << 20  # elements of all tensors of a call, all of which have known ones
+MOST_IN_TABLES = 512 << 10  # where some have many rows and columns, as masks of attention, which are made in each step
+FEW_ROWS = 8
 MOST_GUESSED = 128 << 10  # where some have guesses alone: a size that follows from guesses is not worth as much time
 
 
@@ -26,13 +28,18 @@ def are_worth_it(read: Sequence[Tensor], written: Sequence[Tensor]) -> bool:
     if not all(one.dtype in TYPES for one in written) or not all(one.dtype in TYPES or one.dim() <= 1 for one in read):
         return False
     elements = sum(one.numel() for one in (*read, *written))
-    if elements > MOST_KNOWN:
+    if elements > MOST_IN_TABLES and (elements > MOST_KNOWN or any(map(is_table, written)) or any(map(is_table, read))):
         return False
     changed = set(map(id, written))
     kinds = [kinds_in(one) for one in read if id(one) not in changed]
     if elements > MOST_GUESSED:
         return all(of_one & KNOWN for of_one in kinds)
     return all(of_one & (KNOWN | GUESSED) for of_one in kinds)
+
+
+def is_table(tensor: Tensor) -> bool:
+    """Returns whether a tensor has many rows and many columns; the edges of a graph have two rows or two columns."""
+    return tensor.dim() > 1 and sorted(tensor.size())[-2] > FEW_ROWS
 
 
 def are_worth_drawing(row: Tensor) -> bool:
@@ -42,4 +49,4 @@ def are_worth_drawing(row: Tensor) -> bool:
 
 def are_worth_copying(to: Tensor) -> bool:
     """Returns whether the numbers of a large tensor should reach the device from the host."""
-    return to.dtype in FROM_HOST and to.numel() <= MOST_KNOWN
+    return to.dtype in FROM_HOST and to.numel() <= (MOST_IN_TABLES if is_table(to) else MOST_KNOWN)
