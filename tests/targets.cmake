@@ -82,6 +82,14 @@ cachalot_test(analysis TOOLS
   SOURCES causes_test.cpp checks_test.cpp difference_test.cpp failing_process_test.cpp foundation_test.cpp log_text_test.cpp
           oom_message_test.cpp)
 cachalot_test(exports TOOLS SOURCES exports_test.cpp)
+cachalot_test(serving TOOLS COMMAND SOURCES serving_test.cpp)
+# What servers printed, and what `cachalot fit` computes: the document's table is that of this command.
+find_program(python3 python3 NO_CACHE)
+if(TARGET test_serving AND python3 AND NOT CACHALOT_SANITIZE)
+  add_test(NAME serving.receipts
+    COMMAND ${python3} -B ${PROJECT_SOURCE_DIR}/bench/accuracy/serving.py $<TARGET_FILE:cachalot_cli> --check)
+  set_tests_properties(serving.receipts PROPERTIES LABELS serving TIMEOUT 300)
+endif()
 cachalot_test(top TOOLS COMMAND SOURCES budget_command_test.cpp page_reader_test.cpp prometheus_test.cpp top_test.cpp)
 cachalot_test(html TOOLS SOURCES columns_test.cpp html_report_test.cpp ranges_test.cpp)
 cachalot_test(tools TOOLS COMMAND

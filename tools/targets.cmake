@@ -20,6 +20,8 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
     output/export_formats.cpp output/html_report.cpp output/html_tables.cpp output/perfetto.cpp output/snapshot_report.cpp
     output/torch_snapshot.cpp replay/comparison.cpp replay/expandable_segments.cpp replay/policies.cpp
     replay/replay.cpp replay/trace_reader.cpp simulation/advice.cpp simulation/card_table.cpp
+    serving/config_reader.cpp serving/model_families.cpp serving/quantization.cpp serving/safetensors.cpp
+    serving/served_memory.cpp serving/served_model.cpp serving/serving_fit.cpp serving/serving_report.cpp
     simulation/fit_search.cpp simulation/python_program.cpp simulation/recorded_programs.cpp
     simulation/simulation_files.cpp simulation/sized_memory.cpp)
   add_library(cachalot_replay STATIC ${replay_sources})

@@ -46,6 +46,7 @@ set(layers
   "14.3 tools/history/"
   "14.4 tools/analysis/           tools/live/"
   "14.5 tools/simulation/         tools/output/                  tools/html/"
+  "14.55 tools/serving/"
   "14.6 tools/commands/"
   "15 tests/  bench/  examples/")
 
