@@ -160,6 +160,13 @@ TEST(CachePool, HasRoomForAStateInABlock) {
                    1);  // two of tokens, one of the state
 }
 
+TEST(CachePool, KeepsStatesInTheTypeThatTheModelNames) {
+  const Json config = {{"model_type", "mamba"}, {"hidden_size", 64}, {"num_hidden_layers", 1},
+                       {"vocab_size", 100},     {"state_size", 16},  {"mamba_ssm_cache_dtype", "float32"}};
+  const CachePool pool(model_of(config), Engine::vllm, 1, 2, 2048);
+  EXPECT_EQ(pool.state_bytes(), 128u * (16 * 4 + 3 * 2));
+}
+
 TEST(CachePool, OfAModelOfStatesAloneHoldsRequestsOfAnyLength) {
   const Json config = {{"model_type", "mamba"},
                        {"hidden_size", 768},

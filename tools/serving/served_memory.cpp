@@ -42,6 +42,11 @@ double latent_copy(const ServedModel& model, Engine engine, std::int64_t gpus) {
   return engine == Engine::transformers ? 0 : bytes;
 }
 
+std::uint64_t state_bytes_of(const ServedModel& model, const CacheLayer& layer, std::int64_t gpus) {
+  return (layer.conv_elements * model.dtype_bytes + layer.state_elements * model.state_bytes) /
+         static_cast<std::uint64_t>(gpus);
+}
+
 }  // namespace
 
 std::string_view name_of(Engine engine) { return kEngines[static_cast<std::size_t>(engine)]; }
@@ -75,7 +80,7 @@ CachePool::CachePool(const ServedModel& model, Engine engine, std::int64_t gpus,
     const std::uint64_t bytes = layer.token_elements * static_cast<std::uint64_t>(heads) * element_bytes;
     (layer.window > 0 ? window_bytes_ : full_bytes_) += bytes;
     window_ = std::max(window_, layer.window);
-    state_bytes_ += (layer.conv_elements + layer.state_elements) * model.dtype_bytes / static_cast<std::uint64_t>(gpus);
+    state_bytes_ += state_bytes_of(model, layer, gpus);
   }
   if (engine == Engine::vllm) group_layers(model, gpus, element_bytes);
 }
@@ -91,8 +96,7 @@ void CachePool::group_layers(const ServedModel& model, std::int64_t gpus, std::u
     if (layer.state_elements > 0) ++counts[2];
     const auto heads = static_cast<std::uint64_t>(divided_up(layer.heads, gpus));
     token = std::max(token, layer.token_elements * heads * element_bytes);
-    state = std::max(
-        state, (layer.conv_elements + layer.state_elements) * model.dtype_bytes / static_cast<std::uint64_t>(gpus));
+    state = std::max(state, state_bytes_of(model, layer, gpus));
   }
   std::int64_t least = 0;
   const std::int64_t most = std::ranges::max(counts);

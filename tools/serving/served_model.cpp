@@ -347,6 +347,7 @@ ServedModel read_served_model(const std::string& path) {
   const ModelFamily& family = find_family(model.type, model.path);
   const std::string dtype = ConfigReader(whole, model.path).text({"torch_dtype", "dtype"}, "");
   model.dtype_bytes = dtype_bytes_of(dtype.empty() ? config.text({"torch_dtype", "dtype"}, "bfloat16") : dtype);
+  model.state_bytes = config.text({"mamba_ssm_cache_dtype"}, "") == "float32" ? 4 : model.dtype_bytes;
   Builder(config, family, model).build();
   if (whole.contains("vision_config"))
     add_tower(ConfigReader(member_or(whole, "vision_config", whole), model.path), model);

@@ -58,6 +58,7 @@ struct ServedModel {
   std::int64_t vocabulary = 0;
   std::int64_t max_positions = 0;  // the longest context; 0: not told
   std::uint64_t dtype_bytes = 2;   // of weights that are not quantized, and of activations
+  std::uint64_t state_bytes = 2;   // of a number in the state of a state space model
   std::vector<Tensor> tensors{};   // by arithmetic
   std::vector<Tensor> stored{};    // of the files of weights beside the config; empty without them
   std::vector<CacheLayer> layers{};
