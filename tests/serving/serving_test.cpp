@@ -156,8 +156,8 @@ TEST(CachePool, HasRoomForAStateInABlock) {
   EXPECT_EQ(pool.state_bytes(), 24 * state);
   const std::uint64_t tokens = (state + 16 * 1024 - 1) / (16 * 1024) * 16;  // 1024 bytes of a token and layer
   const std::uint64_t block = 24 * tokens * 1024;
-  EXPECT_DOUBLE_EQ(pool.requests(block * 3, static_cast<std::int64_t>(2 * tokens)),
-                   1);  // two of tokens, one of the state
+  EXPECT_DOUBLE_EQ(pool.requests(block * 4, static_cast<std::int64_t>(2 * tokens)),
+                   1);  // two of tokens, two of states
 }
 
 TEST(CachePool, KeepsStatesInTheTypeThatTheModelNames) {

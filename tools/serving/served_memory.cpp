@@ -113,7 +113,9 @@ void CachePool::group_layers(const ServedModel& model, std::int64_t gpus, std::u
 }
 
 double CachePool::blocks_of(std::int64_t length) const {
-  std::int64_t blocks = full_groups_ * divided_up(length, block_tokens_) + state_groups_;
+  // Beside keys and values, vLLM keeps a request's state of the last block as well, to find it by its prefix.
+  const std::int64_t states = full_groups_ + window_groups_ > 0 ? 2 : 1;
+  std::int64_t blocks = full_groups_ * divided_up(length, block_tokens_) + states * state_groups_;
   if (window_groups_ > 0)
     blocks += window_groups_ * (divided_up(std::min(window_ - 1 + in_flight_, length), block_tokens_) + 1);
   return static_cast<double>(blocks);

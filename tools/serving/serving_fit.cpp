@@ -239,7 +239,10 @@ ServingFit fit_by_arithmetic(const ServedModel& given, const ServingQuestion& qu
       break;
   }
   const std::uint64_t element = element_bytes_of(model, question.kv_cache_dtype);
-  const CachePool pool(model, question.engine, question.gpus, element, defaults_of(question).batched_tokens);
+  // vLLM prepares a batch while another one is computed.
+  constexpr std::int64_t kBatchesInFlight = 2;
+  const CachePool pool(model, question.engine, question.gpus, element,
+                       kBatchesInFlight * defaults_of(question).batched_tokens);
   if (question.kv_cache_bytes) fit.budget_rule = "--kv-cache-memory";
   fit.kv_rule = fmt::format("keys and values of {} layers, {} bytes each number", model.layers.size(), element);
   apply_cache(pool, longest, fit);

@@ -28,7 +28,7 @@ std::uint64_t weight_bytes(const ServedModel& model, Engine engine, std::int64_t
 // what each request needs.
 class CachePool {
  public:
-  // `element_bytes`: of keys and values. `in_flight`: the tokens that vLLM computes at a time.
+  // `element_bytes`: of keys and values. `in_flight`: the tokens of batches that vLLM has begun.
   CachePool(const ServedModel& model, Engine engine, std::int64_t gpus, std::uint64_t element_bytes,
             std::int64_t in_flight);
 
