@@ -24,8 +24,8 @@ const std::string& own_path();
 inline std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 // Finds the form of a driver function that the driver of CUDA `version` has (entry_points.cpp). Returns the result of
-// cudaGetDriverEntryPointByVersion.
-cudaError_t driver_entry_point(const char* name, void** function, unsigned int version,
+// cudaGetDriverEntryPointByVersion; without flags, it is for the default stream of the thread's call (OwnDefaultStream).
+cudaError_t driver_entry_point(const char* name, void** function, unsigned int version, unsigned long long flags,
                                cudaDriverEntryPointQueryResult* result) noexcept;
 
 }  // namespace cachalot::simulator

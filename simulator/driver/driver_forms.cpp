@@ -1,5 +1,5 @@
-// Older forms of the driver's functions: the symbols that programs of older versions of CUDA look up. cuda.h names the newest
-// form of each without its suffix.
+// Other forms of the driver's functions. Older ones: the symbols that programs of older versions of CUDA look up; cuda.h names the
+// newest form of each without its suffix. And those of programs that are compiled with a default stream for each thread.
 #include "simulator/state/calls.h"
 
 using namespace cachalot::simulator;
@@ -130,3 +130,89 @@ OLDER_FORM(cuGraphExecUpdate, CUgraphExec exec, CUgraph graph, CUgraphNode* fail
   if (result) *result = info.result;
   return error;
 }
+
+// ---- Programs with a default stream for each thread -----------------------------------------------------------------
+
+// cuda.h makes a macro of the name without a suffix: by then, `function` has become the symbol.
+#define PER_THREAD(function, suffix) CACHALOT_SIMULATOR_PER_THREAD(function, suffix)
+#define OLDER_PER_THREAD(function, suffix)                                                             \
+  extern "C" {                                                                                         \
+  __attribute__((used)) static decltype(&(older_##function)) resolve_older_##function() {              \
+    return &PerThread<&(older_##function)>::call;                                                      \
+  }                                                                                                    \
+  __attribute__((visibility("default"), ifunc("resolve_older_" #function))) decltype(older_##function) \
+      older_##function##_##suffix __asm__(#function "_" #suffix);                                      \
+  }
+
+PER_THREAD(cuEventRecord, ptsz)
+PER_THREAD(cuEventRecordWithFlags, ptsz)
+PER_THREAD(cuGraphInstantiateWithParams, ptsz)
+PER_THREAD(cuGraphLaunch, ptsz)
+PER_THREAD(cuGraphUpload, ptsz)
+PER_THREAD(cuLaunchCooperativeKernel, ptsz)
+PER_THREAD(cuLaunchHostFunc, ptsz)
+PER_THREAD(cuLaunchKernel, ptsz)
+PER_THREAD(cuLaunchKernelEx, ptsz)
+PER_THREAD(cuMemAllocAsync, ptsz)
+PER_THREAD(cuMemAllocFromPoolAsync, ptsz)
+PER_THREAD(cuMemFreeAsync, ptsz)
+OLDER_PER_THREAD(cuMemPrefetchAsync, ptsz)
+PER_THREAD(cuMemPrefetchAsync_v2, ptsz)
+PER_THREAD(cuMemcpy, ptds)
+PER_THREAD(cuMemcpy2D_v2, ptds)
+PER_THREAD(cuMemcpy2DAsync_v2, ptsz)
+PER_THREAD(cuMemcpy2DUnaligned_v2, ptds)
+PER_THREAD(cuMemcpyAsync, ptsz)
+OLDER_PER_THREAD(cuMemcpyBatchAsync, ptsz)
+PER_THREAD(cuMemcpyBatchAsync_v2, ptsz)
+PER_THREAD(cuMemcpyDtoD_v2, ptds)
+PER_THREAD(cuMemcpyDtoDAsync_v2, ptsz)
+PER_THREAD(cuMemcpyDtoH_v2, ptds)
+PER_THREAD(cuMemcpyDtoHAsync_v2, ptsz)
+PER_THREAD(cuMemcpyHtoD_v2, ptds)
+PER_THREAD(cuMemcpyHtoDAsync_v2, ptsz)
+PER_THREAD(cuMemcpyPeer, ptds)
+PER_THREAD(cuMemcpyPeerAsync, ptsz)
+PER_THREAD(cuMemsetD16_v2, ptds)
+PER_THREAD(cuMemsetD16Async, ptsz)
+PER_THREAD(cuMemsetD2D16_v2, ptds)
+PER_THREAD(cuMemsetD2D16Async, ptsz)
+PER_THREAD(cuMemsetD2D32_v2, ptds)
+PER_THREAD(cuMemsetD2D32Async, ptsz)
+PER_THREAD(cuMemsetD2D8_v2, ptds)
+PER_THREAD(cuMemsetD2D8Async, ptsz)
+PER_THREAD(cuMemsetD32_v2, ptds)
+PER_THREAD(cuMemsetD32Async, ptsz)
+PER_THREAD(cuMemsetD8_v2, ptds)
+PER_THREAD(cuMemsetD8Async, ptsz)
+PER_THREAD(cuStreamAddCallback, ptsz)
+PER_THREAD(cuStreamAttachMemAsync, ptsz)
+OLDER_PER_THREAD(cuStreamBeginCapture, ptsz)
+PER_THREAD(cuStreamBeginCapture_v2, ptsz)
+PER_THREAD(cuStreamBeginCaptureToGraph, ptsz)
+PER_THREAD(cuStreamCopyAttributes, ptsz)
+PER_THREAD(cuStreamEndCapture, ptsz)
+PER_THREAD(cuStreamGetAttribute, ptsz)
+OLDER_PER_THREAD(cuStreamGetCaptureInfo, ptsz)
+OLDER_PER_THREAD(cuStreamGetCaptureInfo_v2, ptsz)
+PER_THREAD(cuStreamGetCaptureInfo_v3, ptsz)
+PER_THREAD(cuStreamGetCtx, ptsz)
+PER_THREAD(cuStreamGetCtx_v2, ptsz)
+PER_THREAD(cuStreamGetDevice, ptsz)
+PER_THREAD(cuStreamGetFlags, ptsz)
+PER_THREAD(cuStreamGetId, ptsz)
+PER_THREAD(cuStreamGetPriority, ptsz)
+PER_THREAD(cuStreamIsCapturing, ptsz)
+PER_THREAD(cuStreamQuery, ptsz)
+PER_THREAD(cuStreamSetAttribute, ptsz)
+PER_THREAD(cuStreamSynchronize, ptsz)
+OLDER_PER_THREAD(cuStreamUpdateCaptureDependencies, ptsz)
+PER_THREAD(cuStreamUpdateCaptureDependencies_v2, ptsz)
+PER_THREAD(cuStreamWaitEvent, ptsz)
+OLDER_PER_THREAD(cuStreamWriteValue32, ptsz)
+PER_THREAD(cuStreamWriteValue32_v2, ptsz)
+OLDER_PER_THREAD(cuStreamWriteValue64, ptsz)
+PER_THREAD(cuStreamWriteValue64_v2, ptsz)
+
+#undef OLDER_PER_THREAD
+#undef PER_THREAD

@@ -129,8 +129,8 @@ CUresult copy_rows(const CUDA_MEMCPY2D& copy, CUstream stream) {
 }
 
 CUresult copy_rows_and_wait(const CUDA_MEMCPY2D& copy) {
-  const CUresult error = copy_rows(copy, cudaStreamLegacy);
-  return error == CUDA_SUCCESS ? by_runtime(cudaStreamSynchronize, cudaStreamLegacy) : error;
+  const CUresult error = copy_rows(copy, nullptr);
+  return error == CUDA_SUCCESS ? by_runtime(cudaStreamSynchronize, nullptr) : error;
 }
 
 CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint64_t pattern, std::size_t pattern_bytes,
@@ -405,10 +405,10 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUst
   return fill(to, value, sizeof(value), count, stream);
 }
 CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, size_t count) {
-  return fill(to, value, sizeof(value), count, cudaStreamLegacy);
+  return fill(to, value, sizeof(value), count, nullptr);
 }
 CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
-  return fill(to, value, sizeof(value), count, cudaStreamLegacy);
+  return fill(to, value, sizeof(value), count, nullptr);
 }
 CACHALOT_SIMULATOR_BY_RUNTIME_IN_CONTEXT(3, cuMemsetD8, cudaMemset)
 
@@ -441,13 +441,13 @@ CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned int value, si
   return fill_rows(to, pitch, value, sizeof(value), width, height, stream);
 }
 CUresult cuMemsetD2D8(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
-  return fill_rows(to, pitch, value, sizeof(value), width, height, cudaStreamLegacy);
+  return fill_rows(to, pitch, value, sizeof(value), width, height, nullptr);
 }
 CUresult cuMemsetD2D16(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
-  return fill_rows(to, pitch, value, sizeof(value), width, height, cudaStreamLegacy);
+  return fill_rows(to, pitch, value, sizeof(value), width, height, nullptr);
 }
 CUresult cuMemsetD2D32(CUdeviceptr to, size_t pitch, unsigned int value, size_t width, size_t height) {
-  return fill_rows(to, pitch, value, sizeof(value), width, height, cudaStreamLegacy);
+  return fill_rows(to, pitch, value, sizeof(value), width, height, nullptr);
 }
 
 // Managed memory is the host's already: nothing moves.

@@ -13,11 +13,14 @@ import re
 import sys
 import textwrap
 
-TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})\)")  # not those of per-thread streams, which end in _ptsz or _ptds
+TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})\)")
+# The forms for programs that are compiled with a default stream for each thread.
+PER_THREAD_TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})(_pt[ds][sz])\)")
 
 HEAD = """\
 // Made by list_entry_points.py. FORMS(name, version, …): from the first version of CUDA on, `name` means the symbol of that name,
 // from the second one on name_v2, and so on. FORM(name, version, symbol): from this version on it means `symbol`.
+// PER_THREAD(symbol, suffix): programs that have a default stream for each thread mean the symbol with this suffix.
 """
 
 
@@ -25,10 +28,13 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     forms = collections.defaultdict(set)
+    per_thread = set()
     for path in glob.glob(f"{sys.argv[1]}/cuda*Typedefs.h"):
         with open(path, encoding="utf-8") as header:
-            for name, version in TYPE.findall(header.read()):
-                forms[name].add(int(version))
+            text = header.read()
+        for name, version in TYPE.findall(text):
+            forms[name].add(int(version))
+        per_thread |= {(name, int(version), suffix) for name, version, suffix in PER_THREAD_TYPE.findall(text)}
     if len(forms) < 100:
         sys.exit(f"list_entry_points.py: only {len(forms)} functions in {sys.argv[1]}: nothing is written")
     entries = []
@@ -36,6 +42,9 @@ def main():
         entries.append(f"FORMS({name}, {', '.join(map(str, sorted(forms[name])))})")
         if name == "cuGraphInstantiate":  # a macro of cuda.h since CUDA 12
             entries.append("FORM(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)")
+    for name, version, suffix in sorted(per_thread):
+        form = sum(other <= version for other in forms[name])
+        entries.append(f"PER_THREAD({name}{f'_v{form}' if form > 1 else ''}, {suffix})")
     print(HEAD)
     unbreakable = " ".join(entry.replace(" ", "~") for entry in entries)
     print(textwrap.fill(unbreakable, 120).replace("~", " "))

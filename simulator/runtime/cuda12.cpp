@@ -201,9 +201,9 @@ CUDA12_ONLY(cudaGetDeviceProperties_v2, DeviceProp12* prop, int device) {
   return give_device_properties(prop, sizeof(*prop), device);
 }
 
-CUDA12(cudaGetDriverEntryPoint, const char* name, void** function, unsigned long long,
+CUDA12(cudaGetDriverEntryPoint, const char* name, void** function, unsigned long long flags,
        cudaDriverEntryPointQueryResult* result) {
-  return driver_entry_point(name, function, kCuda12Version, result);
+  return driver_entry_point(name, function, kCuda12Version, flags, result);
 }
 CUDA12_PER_THREAD(cudaGetDriverEntryPoint, ptsz)
 

@@ -265,6 +265,61 @@ TEST_F(SimulatorVersions, AVersionOfCudaHasItsFormOfADriversFunction) {
   EXPECT_EQ(entry_point("cuNoSuchFunction", 13000).result, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 }
 
+// The form of a function for programs with a default stream for each thread, as the driver hands it out.
+void* per_thread_form(const char* name) {
+  void* function = nullptr;
+  CUdriverProcAddressQueryResult result{};
+  EXPECT_EQ(cuGetProcAddress(name, &function, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &result),
+            CUDA_SUCCESS)
+      << name;
+  return function;
+}
+
+TEST_F(SimulatorVersions, AProgramWithAStreamPerThreadHasFormsForIt) {
+  EXPECT_EQ(per_thread_form("cuMemcpyHtoD"), dlsym(RTLD_DEFAULT, "cuMemcpyHtoD_v2_ptds"));
+  EXPECT_EQ(per_thread_form("cuStreamBeginCapture"), dlsym(RTLD_DEFAULT, "cuStreamBeginCapture_v2_ptsz"));
+  EXPECT_EQ(per_thread_form("cuMemAlloc"), dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+  const auto id_of = reinterpret_cast<CUresult (*)(CUstream, unsigned long long*)>(per_thread_form("cuStreamGetId"));
+  ASSERT_NE(id_of, nullptr);
+  unsigned long long own = 0;
+  unsigned long long of_no_stream = 0;
+  ASSERT_CUDA(cudaStreamGetId(cudaStreamPerThread, &own));
+  ASSERT_EQ(id_of(nullptr, &of_no_stream), CUDA_SUCCESS);
+  EXPECT_EQ(of_no_stream, own);
+}
+
+TEST_F(SimulatorVersions, AFillWaitsForTheStreamOfItsForm) {
+  const auto fill =
+      reinterpret_cast<CUresult (*)(CUdeviceptr, unsigned int, std::size_t)>(per_thread_form("cuMemsetD32"));
+  ASSERT_NE(fill, nullptr);
+  void* const memory = allocate();
+  cudaStream_t capturing = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&capturing));
+  ASSERT_CUDA(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  // The legacy stream must not be used by then; the thread's own may.
+  EXPECT_EQ(cuMemsetD32(reinterpret_cast<CUdeviceptr>(memory), 7, 4), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(capturing, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed));
+  EXPECT_EQ(fill(reinterpret_cast<CUdeviceptr>(memory), 7, 4), CUDA_SUCCESS);
+  EXPECT_CUDA(cudaStreamEndCapture(capturing, &graph));
+  int value = 0;
+  EXPECT_CUDA(cudaMemcpy(&value, memory, sizeof(value), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(value, 7);
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  EXPECT_CUDA(cudaStreamDestroy(capturing));
+  EXPECT_CUDA(cudaFree(memory));
+}
+
+TEST_F(SimulatorVersions, AFormWith32BitAddressesIsNotSupported) {
+  const auto allocate32 =
+      reinterpret_cast<CUresult (*)(unsigned int*, unsigned int)>(dlsym(RTLD_DEFAULT, "cuMemAlloc"));
+  ASSERT_NE(allocate32, nullptr);
+  unsigned int address = 0;
+  EXPECT_EQ(allocate32(&address, 1024), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 TEST_F(SimulatorVersions, EntryPointsOf12AreThoseOf12) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result{};
