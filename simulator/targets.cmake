@@ -73,10 +73,12 @@ function(cachalot_simulated_runtime version)
 endfunction()
 
 cachalot_files(simulator_sources simulator
+  base/elf_file.cpp
   base/end_of_process.cpp
   base/redirection.cpp
   base/report.cpp
   base/static_runtimes.cpp
+  base/stripped_runtime.cpp
   base/watch.cpp
   driver/driver_device.cpp
   driver/driver_forms.cpp

@@ -2,10 +2,8 @@
 
 #include <dlfcn.h>
 #include <elf.h>
-#include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,77 +20,28 @@
 #include <vector>
 
 #include "base/format.h"
+#include "simulator/base/elf_file.h"
 #include "simulator/base/redirection.h"
 #include "simulator/base/report.h"
 
 namespace cachalot::simulator {
 namespace {
 
-// ---- Files ----------------------------------------------------------------------------------------------------------
-
-// An ELF file, mapped as long as the object lives; empty where it cannot be read.
-class MappedFile {
- public:
-  explicit MappedFile(const char* path) {
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    struct stat status {};
-    if (fstat(file, &status) == 0 && status.st_size > 0) {
-      const auto bytes = static_cast<std::size_t>(status.st_size);
-      void* start = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-      if (start != MAP_FAILED) content_ = {static_cast<const char*>(start), bytes};
-    }
-    close(file);
-  }
-  ~MappedFile() {
-    if (!content_.empty()) munmap(const_cast<char*>(content_.data()), content_.size());
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  // Elements in the file; none where that is not in it.
-  template <typename Element>
-  std::span<const Element> at(std::uint64_t offset, std::uint64_t count) const {
-    if (offset > content_.size() || count > (content_.size() - offset) / sizeof(Element)) return {};
-    return {reinterpret_cast<const Element*>(content_.data() + offset), count};
-  }
-
- private:
-  std::span<const char> content_;
-};
-
 struct Symbols {
   std::span<const Elf64_Sym> symbols;
   std::span<const char> names;
 
-  // Ends with a zero byte in any whole file.
-  std::string_view name(const Elf64_Sym& symbol) const {
-    const auto begin = names.subspan(std::min<std::size_t>(symbol.st_name, names.size()));
-    const auto end = std::find(begin.begin(), begin.end(), '\0');
-    return {begin.data(), static_cast<std::size_t>(end - begin.begin())};
-  }
+  std::string_view name(const Elf64_Sym& symbol) const { return text_at(names, symbol.st_name); }
 };
 
 // The symbols that the linker leaves in a file unless it is stripped.
-Symbols symbols_of(const MappedFile& file) {
-  const auto head = file.at<Elf64_Ehdr>(0, 1);
-  if (head.empty() || std::memcmp(head[0].e_ident, ELFMAG, SELFMAG) != 0) return {};
-  const auto sections = file.at<Elf64_Shdr>(head[0].e_shoff, head[0].e_shnum);
-  for (const Elf64_Shdr& section : sections) {
-    if (section.sh_type != SHT_SYMTAB || section.sh_link >= sections.size()) continue;
-    const Elf64_Shdr& names = sections[section.sh_link];
-    return {file.at<Elf64_Sym>(section.sh_offset, section.sh_size / sizeof(Elf64_Sym)),
-            file.at<char>(names.sh_offset, names.sh_size)};
-  }
-  return {};
+Symbols symbols_of(const ElfFile& file) {
+  const Elf64_Shdr* const section = file.section(SHT_SYMTAB);
+  if (section == nullptr || section->sh_link >= file.sections().size()) return {};
+  return {file.content<Elf64_Sym>(*section), file.content<char>(file.sections()[section->sh_link])};
 }
 
 // ---- Functions ------------------------------------------------------------------------------------------------------
-
-struct Function {
-  std::string_view name;
-  std::uint64_t offset;  // from where the library is loaded
-};
 
 // jmp *0(%rip), and behind it the address to jump to.
 constexpr std::array<unsigned char, 6> kJump{0xff, 0x25, 0, 0, 0, 0};
@@ -114,8 +63,8 @@ bool mentions(std::span<const char> names, std::string_view name) {
 
 // The functions of the runtime in a file; none where it has no runtime of its own. A name may be a program's own function,
 // but no program has these two.
-std::vector<Function> runtime_functions(const Symbols& all) {
-  std::vector<Function> found;
+std::vector<RuntimeFunction> runtime_functions(const Symbols& all) {
+  std::vector<RuntimeFunction> found;
   if (!mentions(all.names, kRegistration)) return found;
   for (const Elf64_Sym& symbol : all.symbols) {
     if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx == SHN_UNDEF) continue;
@@ -125,7 +74,8 @@ std::vector<Function> runtime_functions(const Symbols& all) {
       found.push_back({name, symbol.st_value});
   }
   const auto has = [&](std::string_view name) {
-    return std::any_of(found.begin(), found.end(), [&](const Function& function) { return function.name == name; });
+    return std::any_of(found.begin(), found.end(),
+                       [&](const RuntimeFunction& function) { return function.name == name; });
   };
   if (!has("cudaGetExportTable") || !has(kRegistration)) found.clear();
   return found;
@@ -140,9 +90,9 @@ std::vector<std::uint64_t> constructors(const Symbols& all) {
 }
 
 // cudaThreadExit and its kin are gone since CUDA 13.
-bool is_of_cuda_12(const std::vector<Function>& functions) {
+bool is_of_cuda_12(const std::vector<RuntimeFunction>& functions) {
   return std::any_of(functions.begin(), functions.end(),
-                     [](const Function& function) { return function.name == "cudaThreadExit"; });
+                     [](const RuntimeFunction& function) { return function.name == "cudaThreadExit"; });
 }
 
 void* simulated(std::string_view name, bool cuda_12) {
@@ -196,12 +146,13 @@ bool needs_no_gpu(std::string_view path) {
 
 // Registrations with the library's own runtime are repeated with the simulated one.
 void hook(const Library& library, bool before_registration) {
-  const MappedFile file(library.path.c_str());
+  const ElfFile file(library.path.c_str());
   const Symbols symbols = symbols_of(file);
-  const std::vector<Function> functions = runtime_functions(symbols);
+  std::vector<RuntimeFunction> functions = runtime_functions(symbols);
+  if (functions.empty() && !needs_no_gpu(library.path)) functions = functions_of_stripped_runtime(file);
   if (functions.empty()) return;
   const bool cuda_12 = is_of_cuda_12(functions);
-  for (const Function& function : functions) {
+  for (const RuntimeFunction& function : functions) {
     if (void* to = simulated(function.name, cuda_12)) redirect(library.start + function.offset, to);
   }
   if (before_registration) return;
@@ -289,10 +240,10 @@ void note_hidden_runtime(const void* address) {
   if (needs_no_gpu(library)) return;
   if (file_name(library).starts_with("libcudart.so"))
     return note_once(formatted("{} is not simulated and finds no GPU: runtimes of CUDA 12 and 13 are", library));
-  note_once(
-      formatted("{} has a CUDA runtime of its own (libcudart_static) without symbols, which finds no GPU: link it "
-                "with -cudart shared, or do not strip it",
-                library));
+  note_once(formatted(
+      "{} has kernels and a CUDA runtime of its own (libcudart_static) without symbols, which finds no GPU: link "
+      "it with -cudart shared, or do not strip it",
+      library));
 }
 
 }  // namespace cachalot::simulator
