@@ -57,13 +57,13 @@ std::optional<int> runtime_version(std::string_view path) {
   return rest[0] == '.' ? std::optional(std::atoi(rest.data() + 1)) : std::nullopt;
 }
 
-// The driver, or NVML, which comes with it (nvml.cpp).
-bool is_of_driver(std::string_view path) {
+// The driver, NVML, which comes with it (nvml.cpp), or NCCL: this library has their functions.
+bool is_this_library(std::string_view path) {
   const std::string_view name = file_name(path);
   const auto is = [name](std::string_view library) {
     return name.starts_with(library) && (name.size() == library.size() || name[library.size()] == '.');
   };
-  return is("libcuda.so") || is("libnvidia-ml.so");
+  return is("libcuda.so") || is("libnvidia-ml.so") || is("libnccl.so");
 }
 
 bool is_loaded(int version) {
@@ -105,7 +105,7 @@ bool is_product_library_of_cudnn(std::string_view path, const void* caller) {
 const std::string* simulated_library(const char* file) {
   const std::string_view path = file;
   std::optional<int> version = runtime_version(path);
-  if (!version && !is_of_driver(path)) return nullptr;
+  if (!version && !is_this_library(path)) return nullptr;
   if (path.find('/') != path.npos && access(file, F_OK) != 0) return nullptr;
   if (!version) return &own_path();
   if (version == 0) version = version_behind(file);

@@ -431,6 +431,8 @@ void check(const Exchange& call, const Communicator& communicator) {
   const Plan plan = plan_of(call, communicator.size(), communicator.rank());
   require(plan.targets.empty() || call.from, call.name, "the buffer to send is a null pointer");
   require(plan.sources.empty() || call.to, call.name, "the buffer to receive into is a null pointer");
+  if (communicator.memory().is_suspended())
+    throw NcclError(ncclInvalidUsage, formatted("{}: the communicator is suspended (ncclCommSuspend)", call.name));
 }
 
 // Makes the call, or adds it to the thread's group. Throws ncclInvalidArgument for a bad root, type or null buffer.
@@ -557,5 +559,13 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 }
 
 }  // extern "C"
+
+CACHALOT_PROFILED(ncclAllReduce)
+CACHALOT_PROFILED(ncclReduce) CACHALOT_PROFILED(ncclReduceScatter) CACHALOT_PROFILED(ncclBroadcast)
+    CACHALOT_PROFILED(ncclBcast) CACHALOT_PROFILED(ncclAllGather) CACHALOT_PROFILED(ncclAlltoAll)
+        CACHALOT_PROFILED(ncclGather) CACHALOT_PROFILED(ncclScatter) CACHALOT_PROFILED(ncclSend)
+            CACHALOT_PROFILED(ncclRecv) CACHALOT_PROFILED(ncclGroupStart) CACHALOT_PROFILED(ncclGroupEnd)
+                CACHALOT_PROFILED(ncclGroupSimulateEnd) CACHALOT_PROFILED(ncclRedOpCreatePreMulSum)
+                    CACHALOT_PROFILED(ncclRedOpDestroy)
 
 }  // namespace cachalot::simulator::nccl

@@ -107,6 +107,12 @@ void RegisteredMemory::remove(const void* handle) {
   if (ranges_.erase(handle) == 0) throw NcclError(ncclInvalidArgument, "no memory is registered by this handle");
 }
 
+void* RegisteredMemory::begin_of(const void* handle) const {
+  const auto found = ranges_.find(handle);
+  if (found == ranges_.end()) throw NcclError(ncclInvalidArgument, "no memory is registered by this handle");
+  return reinterpret_cast<void*>(found->second.begin);
+}
+
 void RegisteredMemory::require_unchanged(const char* call, std::initializer_list<const void*> addresses) const {
   for (const auto& [handle, range] : ranges_) {
     const bool is_used = std::ranges::any_of(addresses, [&range = range](const void* address) {
@@ -129,37 +135,69 @@ void ChannelMemory::make(int device, int ranks, const ChannelLimits& limits) {
   on_process("cudaGetDevice", [&](Process& process) { gpu = process.config().gpu; });
   channels_ = channels(*gpu, limits);
   channels_of_pair_ = channels_of_pair(*gpu, limits);
-  take(communicator_bytes(channels_, ranks));
+  const std::size_t bytes = communicator_bytes(channels_, ranks);
+  lasting_ = take(bytes);
+  lasting_bytes_ = bytes;
 }
 
 void ChannelMemory::connect(int what, int channels) {
   if (connected_.contains(what)) return;
-  for (int channel = 0; channel < channels; ++channel) take(receive_buffer_bytes());
+  for (int channel = 0; channel < channels; ++channel) {
+    const std::size_t bytes = receive_buffer_bytes();
+    buffers_.reserve(buffers_.size() + 1);
+    buffers_.push_back({take(bytes), bytes});
+  }
   connected_.insert(what);
 }
 
-void ChannelMemory::take(std::size_t bytes) {
-  taken_.reserve(taken_.size() + 1);
+void* ChannelMemory::take(std::size_t bytes) {
   void* start = nullptr;
   require_cuda("NCCL's cudaMalloc", guarded([&](Process& process) {
                  start =
                      process.allocations().malloc_for_nccl(process.devices().at(device_), NcclMemory::buffers, bytes);
                  return start ? cudaSuccess : cudaErrorMemoryAllocation;
                }));
-  taken_.push_back(start);
-  bytes_ += bytes;
+  return start;
 }
 
 // After a reset of the device there is nothing to free.
+void ChannelMemory::give_back(void*& start) noexcept {
+  if (start == nullptr) return;
+  guarded([&](Process& process) {
+    process.allocations().free_of_nccl(NcclMemory::buffers, reinterpret_cast<Address>(start));
+  });
+  start = nullptr;
+}
+
 void ChannelMemory::free_all() {
-  for (void* start : taken_) {
-    guarded([&](Process& process) {
-      process.allocations().free_of_nccl(NcclMemory::buffers, reinterpret_cast<Address>(start));
-    });
-  }
-  taken_.clear();
-  bytes_ = 0;
+  give_back(lasting_);
+  for (Buffer& buffer : buffers_) give_back(buffer.start);
+  lasting_bytes_ = 0;
+  buffers_.clear();
   connected_.clear();
+}
+
+std::size_t ChannelMemory::buffer_bytes() const {
+  std::size_t sum = 0;
+  for (const Buffer& buffer : buffers_) sum += buffer.bytes;
+  return sum;
+}
+
+void ChannelMemory::suspend() {
+  if (is_suspended_) throw NcclError(ncclInvalidUsage, "ncclCommSuspend: the communicator is suspended already");
+  for (Buffer& buffer : buffers_) give_back(buffer.start);
+  is_suspended_ = true;
+}
+
+void ChannelMemory::resume() {
+  if (!is_suspended_) throw NcclError(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended");
+  try {
+    for (Buffer& buffer : buffers_) buffer.start = take(buffer.bytes);
+  } catch (const NcclError&) {
+    for (Buffer& buffer : buffers_) give_back(buffer.start);
+    throw;
+  }
+  is_suspended_ = false;
 }
 
 namespace {

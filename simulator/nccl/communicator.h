@@ -28,7 +28,8 @@ namespace cachalot::simulator::nccl {
 //
 // * When the communicator is made: tables of the other ranks for each channel, and the communicator itself.
 // * When an algorithm is first used, its connections (NCCL_RUNTIME_CONNECT, the default since 2.22): for each channel, and each
-//   rank that this one receives from, a buffer with a part for each protocol: Simple (NCCL_BUFFSIZE), LL and LL128.
+//   rank that this one receives from, a buffer with a part for each protocol: Simple (NCCL_BUFFSIZE), LL and LL128. These are what
+//   ncclCommSuspend gives back.
 //
 // The number of channels depends on links that are not simulated: see `channels`. simulator/README.md, "NCCL", has the spread.
 
@@ -59,22 +60,38 @@ class ChannelMemory {
   ChannelMemory(const ChannelMemory&) = delete;
   ChannelMemory& operator=(const ChannelMemory&) = delete;
   void free_all();
-  std::size_t bytes() const { return bytes_; }
+
+  // Return the bytes that the communicator keeps while it lives, and those of buffers, also while they are suspended.
+  std::size_t lasting_bytes() const { return lasting_bytes_; }
+  std::size_t buffer_bytes() const;
+  // Gives the buffers back, and takes them again: NCCL keeps their content and their addresses. Throw ncclInvalidUsage if they are
+  // suspended already, or are not; the second ncclUnhandledCudaError, and nothing is taken, if the memory is not there.
+  void suspend();
+  void resume();
+  bool is_suspended() const { return is_suspended_; }
 
  private:
+  struct Buffer {
+    void* start = nullptr;  // null while it is suspended
+    std::size_t bytes = 0;
+  };
+
   // Connections by what they are for: a rank that sends to this one, or an algorithm.
   static constexpr int kRing = -1;
   static constexpr int kTree = -2;
 
   void connect(int what, int channels);
-  void take(std::size_t bytes);
+  void* take(std::size_t bytes);
+  void give_back(void*& start) noexcept;
 
   int device_ = 0;
   int channels_ = 0;
   int channels_of_pair_ = 0;
   std::set<int> connected_;
-  std::vector<void*> taken_;
-  std::size_t bytes_ = 0;
+  void* lasting_ = nullptr;
+  std::size_t lasting_bytes_ = 0;
+  std::vector<Buffer> buffers_;
+  bool is_suspended_ = false;
 };
 
 // Memory that the program has registered with a communicator. NCCL keeps the pages that are behind the addresses when they are
@@ -84,8 +101,9 @@ class RegisteredMemory {
  public:
   // Returns the handle. Takes the process's lock. Throws NcclError.
   void* add(const void* buffer, std::size_t bytes);
-  // Throws ncclInvalidArgument for another handle.
+  // Both throw ncclInvalidArgument for another handle.
   void remove(const void* handle);
+  void* begin_of(const void* handle) const;
   // Throws ncclInvalidUsage if an address lies in registered memory that has other pages now, or none. Takes the process's lock.
   void require_unchanged(const char* call, std::initializer_list<const void*> addresses) const;
 
@@ -148,6 +166,7 @@ class Communicator {
   // This process, with the device's number on the machine.
   Member own_member() const;
   ChannelMemory& memory() { return memory_; }
+  const ChannelMemory& memory() const { return memory_; }
   RegisteredMemory& registered() { return registered_; }
 
   // Numbers of calls, from 1 on.

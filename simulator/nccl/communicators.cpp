@@ -209,9 +209,23 @@ ncclResult_t deregister(ncclComm_t comm, const void* handle) {
   return nccl_call([&] { find(comm)->registered().remove(handle); });
 }
 
-ncclResult_t refuse_call(const char* name) {
-  note_not_simulated(name);
-  return ncclInvalidUsage;
+// Calls `change` with the memory of the communicator, on its device.
+void change_memory(ncclComm_t comm, void (ChannelMemory::*change)()) {
+  const std::shared_ptr<Communicator> communicator = find(comm);
+  int before = 0;
+  require_cuda("cudaGetDevice", cudaGetDevice(&before));
+  require_cuda("cudaSetDevice", cudaSetDevice(communicator->device()));
+  const cudaError_t error = cudaDeviceSynchronize();
+  cudaSetDevice(before);
+  require_cuda("cudaDeviceSynchronize", error);
+  (communicator->memory().*change)();
+}
+
+// All ranks that reach each other's memory: of one machine, all. An invalid handle gives an empty team, as in NCCL.
+ncclTeam_t team_of(ncclComm_t comm, ncclTeam_t (*team)(const Communicator&)) noexcept {
+  ncclTeam_t found{};
+  nccl_call([&] { found = team(*find(comm)); });
+  return found;
 }
 
 }  // namespace
@@ -333,17 +347,69 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
   return give_answer<int>(__func__, comm, rank, [](Communicator& asked) { return asked.rank(); });
 }
 
+// Symmetric memory of kernels is not simulated, nor is a network.
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* properties) {
+  return nccl_call([&] {
+    require_not_null("ncclCommQueryProperties", properties);
+    constexpr unsigned int kFirstWithGin = 22904;
+    const std::shared_ptr<Communicator> communicator = find(comm);
+    if (properties->magic != kNcclConfigMagic)
+      throw NcclError(ncclInvalidUsage,
+                      "the ncclCommProperties_t was not initialized with NCCL_COMM_PROPERTIES_INITIALIZER");
+    properties->rank = communicator->rank();
+    properties->nRanks = communicator->size();
+    properties->cudaDev = communicator->device();
+    properties->nvmlDev = communicator->own_member().device;
+    properties->deviceApiSupport = properties->multimemSupport = false;
+    if (properties->version < kFirstWithGin) return;
+    properties->ginType = properties->railedGinType = 0;
+    properties->hostRmaSupport = false;
+    properties->nLsaTeams = 1;
+  });
+}
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) {
+  return team_of(comm, [](const Communicator& asked) -> ncclTeam_t { return {asked.size(), asked.rank(), 1}; });
+}
+
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) { return ncclTeamWorld(comm); }
+
+// The ranks of the same place on all machines: this one.
+ncclTeam_t ncclTeamRail(ncclComm_t comm) {
+  return team_of(comm, [](const Communicator& asked) -> ncclTeam_t { return {1, 0, asked.size()}; });
+}
+
+int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
+  return ncclTeamWorld(comm).rank + (rank - team.rank) * team.stride;
+}
+
+int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) { return ncclTeamRankToWorld(comm, team, rank); }
+
 // ---- Memory ---------------------------------------------------------------------------------------------------------
 
-// Nothing can be suspended here.
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, std::uint64_t* value) {
   return nccl_call([&] {
     require_not_null("ncclCommMemStats", value);
     if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
       throw NcclError(ncclInvalidArgument, "ncclCommMemStats: there is no statistic " + std::to_string(stat));
-    const bool counts = stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal;
-    *value = counts ? find(comm)->memory().bytes() : (find(comm), 0);
+    const std::shared_ptr<Communicator> communicator = find(comm);
+    const ChannelMemory& memory = communicator->memory();
+    if (stat == ncclStatGpuMemSuspended)
+      *value = memory.is_suspended() ? 1 : 0;
+    else
+      *value = (stat == ncclStatGpuMemSuspend ? 0 : memory.lasting_bytes()) +
+               (stat == ncclStatGpuMemPersist ? 0 : memory.buffer_bytes());
   });
+}
+
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags) {
+  return nccl_call([&] {
+    if ((flags & kNcclSuspendMemory) != 0) change_memory(comm, &ChannelMemory::suspend);
+  });
+}
+
+ncclResult_t ncclCommResume(ncclComm_t comm) {
+  return nccl_call([&] { change_memory(comm, &ChannelMemory::resume); });
 }
 
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes) {
@@ -378,10 +444,44 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t b
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) { return deregister(comm, window); }
 
-ncclResult_t ncclDevCommCreate(ncclComm_t, const void*, void*) { return refuse_call("ncclDevCommCreate"); }
-
-ncclResult_t ncclDevCommDestroy(ncclComm_t, const void*) { return refuse_call("ncclDevCommDestroy"); }
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void** pointer) {
+  return nccl_call([&] {
+    require_not_null("ncclWinGetUserPtr", pointer);
+    *pointer = find(comm)->registered().begin_of(window);
+  });
+}
 
 }  // extern "C"
 
+CACHALOT_PROFILED(ncclGetVersion)
+CACHALOT_PROFILED(ncclGetErrorString) CACHALOT_PROFILED(ncclGetLastError) CACHALOT_PROFILED(ncclResetDebugInit)
+    CACHALOT_PROFILED(ncclGetUniqueId) CACHALOT_PROFILED(ncclCommInitRankConfig) CACHALOT_PROFILED(ncclCommInitRank)
+        CACHALOT_PROFILED(ncclCommInitRankScalable) CACHALOT_PROFILED(ncclCommInitAll) CACHALOT_PROFILED(ncclCommSplit)
+            CACHALOT_PROFILED(ncclCommShrink) CACHALOT_PROFILED(ncclCommFinalize) CACHALOT_PROFILED(ncclCommDestroy)
+                CACHALOT_PROFILED(ncclCommAbort) CACHALOT_PROFILED(ncclCommRevoke)
+                    CACHALOT_PROFILED(ncclCommGetAsyncError) CACHALOT_PROFILED(ncclCommCount)
+                        CACHALOT_PROFILED(ncclCommCuDevice) CACHALOT_PROFILED(ncclCommUserRank)
+                            CACHALOT_PROFILED(ncclCommQueryProperties) CACHALOT_PROFILED(ncclTeamWorld)
+                                CACHALOT_PROFILED(ncclTeamLsa) CACHALOT_PROFILED(ncclTeamRail)
+                                    CACHALOT_PROFILED(ncclTeamRankToWorld) CACHALOT_PROFILED(ncclTeamRankToLsa)
+                                        CACHALOT_PROFILED(ncclCommMemStats) CACHALOT_PROFILED(ncclCommSuspend)
+                                            CACHALOT_PROFILED(ncclCommResume) CACHALOT_PROFILED(ncclMemAlloc)
+                                                CACHALOT_PROFILED(ncclMemFree) CACHALOT_PROFILED(ncclCommRegister)
+                                                    CACHALOT_PROFILED(ncclCommDeregister)
+                                                        CACHALOT_PROFILED(ncclCommWindowRegister)
+                                                            CACHALOT_PROFILED(ncclCommWindowDeregister)
+                                                                CACHALOT_PROFILED(ncclWinGetUserPtr)
+
 }  // namespace cachalot::simulator::nccl
+
+// Their arguments are not read.
+#define NCCL_FUNCTION(name)                                                                    \
+  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
+  int not_simulated_##name() {                                                                 \
+    cachalot::simulator::note_not_simulated(#name);                                            \
+    return cachalot::simulator::nccl::ncclInvalidUsage;                                        \
+  }                                                                                            \
+  extern "C" __attribute__((visibility("default"),                                             \
+                            alias(#name))) decltype(not_simulated_##name) not_simulated_p##name __asm__("p" #name);
+#include "simulator/nccl/nccl_unsupported.inc"
+#undef NCCL_FUNCTION

@@ -81,6 +81,32 @@ enum ncclCommMemStat_t : int {
   ncclStatGpuMemTotal = 3,
 };
 
+inline constexpr int kNcclSuspendMemory = 1;  // NCCL_SUSPEND_MEM, a flag of ncclCommSuspend
+
+// Ranks of a communicator: each stride-th, `count` of them, of which this one is number `rank`.
+struct ncclTeam_t {
+  int count;
+  int rank;
+  int stride;
+};
+
+// The members from ginType on are of versions behind 2.29.3: a call writes those that the caller's version has.
+struct ncclCommProperties_t {
+  std::size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int rank;
+  int nRanks;
+  int cudaDev;
+  int nvmlDev;
+  bool deviceApiSupport;
+  bool multimemSupport;
+  int ginType;
+  int nLsaTeams;
+  bool hostRmaSupport;
+  int railedGinType;
+};
+
 enum ncclScalarResidence_t : int { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
 ncclResult_t ncclGetVersion(int* version);
@@ -105,8 +131,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 ncclResult_t ncclCommCount(ncclComm_t comm, int* count);
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank);
-// Since 2.29.7: here whatever ncclGetVersion says, for programs that look for the function.
+// Since 2.29: here whatever ncclGetVersion says, for programs that look for the functions.
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, std::uint64_t* value);
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* properties);
+ncclTeam_t ncclTeamWorld(ncclComm_t comm);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+ncclTeam_t ncclTeamRail(ncclComm_t comm);
+int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
+int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes);
 ncclResult_t ncclMemFree(void* pointer);
@@ -114,8 +148,7 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t bytes, 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, std::size_t bytes, ncclWindow_t* window, int flags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
-ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* device_comm);
-ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void* device_comm);
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void** pointer);
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm);

@@ -97,8 +97,14 @@ set(renamed ${defined})
 list(FILTER renamed INCLUDE REGEX "^cudart12_")
 require_same("names of CUDA 12's meanings" "${expected}" "${renamed}")
 
+# Each function of NCCL has a second name.
+set(nccl ${defined})
+list(FILTER nccl INCLUDE REGEX "^nccl")
+list(TRANSFORM nccl PREPEND p)
+require_defined("NCCL under its second names" 60 ${nccl})
+
 foreach(name IN LISTS defined)
-  if(NOT name MATCHES "^(cu|__cuda|nccl[A-Z]|nvml[A-Z]|cachalot_sim_)|^(dlm?open|dlsym|_exit)$")
+  if(NOT name MATCHES "^(cu|__cuda|p?nccl[A-Z]|nvml[A-Z]|cachalot_sim_)|^(dlm?open|dlsym|_exit)$")
     message(FATAL_ERROR "the simulator exports ${name}")
   endif()
 endforeach()

@@ -257,12 +257,66 @@ TEST_F(SimulatorNccl, ACommunicatorTellsItsMemory) {
   const std::uint64_t connected = statistic(ncclStatGpuMemTotal);
   EXPECT_GT(connected - begin, 2 * 8 * kMib);
   EXPECT_LE(connected - begin, used_bytes() - before);
-  EXPECT_EQ(statistic(ncclStatGpuMemPersist), connected);
-  EXPECT_EQ(statistic(ncclStatGpuMemSuspend), 0U);
+  EXPECT_EQ(statistic(ncclStatGpuMemPersist), begin);
+  EXPECT_EQ(statistic(ncclStatGpuMemSuspend), connected - begin);
   EXPECT_EQ(statistic(ncclStatGpuMemSuspended), 0U);
   std::uint64_t value = 0;
   EXPECT_EQ(ncclCommMemStats(comms_[0], static_cast<ncclCommMemStat_t>(4), &value), ncclInvalidArgument);
   EXPECT_EQ(ncclCommMemStats(comms_[0], ncclStatGpuMemTotal, nullptr), ncclInvalidArgument);
+}
+
+TEST_F(SimulatorNccl, ASuspendedCommunicatorGivesItsBuffersBack) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  const std::size_t before = used_bytes();
+  reduced<int>(ncclInt32, ncclSum, {1}, {2});
+  const std::size_t connected = used_bytes();
+  const auto suspended = [&] {
+    std::uint64_t value = 0;
+    EXPECT_NCCL(ncclCommMemStats(comms_[0], ncclStatGpuMemSuspended, &value));
+    return value;
+  };
+  EXPECT_EQ(ncclCommResume(comms_[0]), ncclInvalidUsage);
+  EXPECT_NCCL(ncclCommSuspend(comms_[0], 0)) << "nothing is asked for";
+  EXPECT_EQ(suspended(), 0U);
+  ASSERT_NCCL(ncclCommSuspend(comms_[0], kNcclSuspendMemory));
+  EXPECT_EQ(suspended(), 1U);
+  EXPECT_EQ(used_bytes(), before);
+  EXPECT_EQ(ncclCommSuspend(comms_[0], kNcclSuspendMemory), ncclInvalidUsage);
+  EXPECT_EQ(ncclAllReduce(sent_[0], received_[0], 1, ncclInt32, ncclSum, comms_[0], nullptr), ncclInvalidUsage);
+  void* rest = nullptr;
+  ASSERT_CUDA(cudaMalloc(&rest, free_bytes() - 4 * kMib));
+  EXPECT_EQ(ncclCommResume(comms_[0]), ncclUnhandledCudaError);
+  EXPECT_EQ(free_bytes(), 4 * kMib) << "nothing of it is taken";
+  ASSERT_CUDA(cudaFree(rest));
+  ASSERT_NCCL(ncclCommResume(comms_[0]));
+  EXPECT_EQ(used_bytes(), connected);
+  EXPECT_EQ(reduced<int>(ncclInt32, ncclSum, {1}, {2}), Ints{3});
+}
+
+TEST_F(SimulatorNccl, ACommunicatorTellsItsTeamsAndProperties) {
+  const ncclTeam_t world = ncclTeamWorld(comms_[1]);
+  EXPECT_EQ(world.count, 2);
+  EXPECT_EQ(world.rank, 1);
+  EXPECT_EQ(ncclTeamLsa(comms_[1]).count, 2) << "both are of one machine";
+  const ncclTeam_t rail = ncclTeamRail(comms_[1]);
+  EXPECT_EQ(rail.count, 1);
+  EXPECT_EQ(ncclTeamRankToWorld(comms_[1], rail, 0), 1);
+  EXPECT_EQ(ncclTeamRankToLsa(comms_[1], world, 0), 0);
+  EXPECT_EQ(ncclTeamWorld(nullptr).count, 0);
+  ncclCommProperties_t properties{};
+  properties.magic = kNcclConfigMagic;
+  properties.version = 23007;
+  properties.ginType = 7;
+  ASSERT_NCCL(ncclCommQueryProperties(comms_[1], &properties));
+  EXPECT_EQ(properties.rank, 1);
+  EXPECT_EQ(properties.nRanks, 2);
+  EXPECT_EQ(properties.cudaDev, 1);
+  EXPECT_EQ(properties.nvmlDev, 1);
+  EXPECT_FALSE(properties.deviceApiSupport);
+  EXPECT_EQ(properties.ginType, 0);
+  EXPECT_EQ(properties.nLsaTeams, 1);
+  properties.magic = 0;
+  EXPECT_EQ(ncclCommQueryProperties(comms_[1], &properties), ncclInvalidUsage);
 }
 
 TEST_F(SimulatorNccl, AskedForMemoryItGivesThatOfTheDevice) {
@@ -278,6 +332,10 @@ TEST_F(SimulatorNccl, AskedForMemoryItGivesThatOfTheDevice) {
   EXPECT_NCCL(ncclCommWindowRegister(comms_[1], memory, 3 * kMib, &window, 1));
   EXPECT_NE(window, nullptr);
   EXPECT_EQ(used_bytes(), before + 4 * kMib) << "a window has the memory that is registered";
+  void* registered = nullptr;
+  EXPECT_NCCL(ncclWinGetUserPtr(comms_[1], window, &registered));
+  EXPECT_EQ(registered, memory);
+  EXPECT_EQ(ncclWinGetUserPtr(comms_[0], window, &registered), ncclInvalidArgument) << "of another communicator";
   EXPECT_NCCL(ncclCommWindowDeregister(comms_[1], window));
   EXPECT_NCCL(ncclMemFree(memory));
   EXPECT_NCCL(ncclMemFree(nullptr));

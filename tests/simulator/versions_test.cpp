@@ -95,6 +95,12 @@ TEST_F(SimulatorVersions, TheDriverIsFoundByItsNames) {
   }
 }
 
+TEST_F(SimulatorVersions, NcclIsFoundByItsName) {
+  int version = 0;
+  EXPECT_CUDA(Loaded("libnccl.so.2").call("ncclGetVersion", &version));
+  EXPECT_EQ(version, 22809);
+}
+
 TEST_F(SimulatorVersions, WhatIsNotThereIsNotLoaded) {
   for (const char* name :
        {"/nowhere/libcudart.so.12", "/nowhere/libcuda.so.1", "libcudart.so.10.0", "libcudart.so.99"}) {
