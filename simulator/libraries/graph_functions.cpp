@@ -133,6 +133,16 @@ EXPORTED int cudnnBackendGetAttribute(void* descriptor, int name, int type, std:
   return planner->cudnn().get(descriptor, name, type, requested, count, elements);
 }
 
+EXPORTED int cudnnGetExecutionPlanWorkspaceSize(void*, void* plan, void*, std::size_t* bytes) {
+  if (bytes == nullptr) return cudnn::kBadParameter;
+  std::int64_t count = 0;
+  std::int64_t workspace_bytes = 0;
+  const int status =
+      cudnnBackendGetAttribute(plan, cudnn::kWorkspaceOfPlan, cudnn::kInt64, 1, &count, &workspace_bytes);
+  if (status == cudnn::kSuccess) *bytes = static_cast<std::size_t>(workspace_bytes);
+  return status;
+}
+
 EXPORTED int cudnnBackendFinalize(void* descriptor) {
   const CudnnPlanner* planner = CudnnPlanner::get();
   if (planner == nullptr || UncompiledPlans::instance().workspace_bytes(descriptor)) return cudnn::kSuccess;

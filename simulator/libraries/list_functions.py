@@ -22,7 +22,8 @@ BY_HAND = re.compile(r"^(\w+GetProperty|cublasLtMatmulAlgoGetHeuristic|cublasLtM
                      r"cublasGetStream_v2|cusolverDnGetStream|cusparseGetStream|cudnnGetStream|"
                      r"cudnn(Create|Destroy)(Tensor|RNNData|RNN)Descriptor|cudnn(Set|Get)TensorNdDescriptor|"
                      r"cudnnSetRNNDataDescriptor|cudnnSetRNNDescriptor_v8|cudnnGetRNNWeight(SpaceSize|Params)|"
-                     r"cudnnGetRNNTempSpaceSizes|cudnnBackend((Create|Destroy)Descriptor|(Set|Get)Attribute|Finalize|Execute)|"
+                     r"cudnnGetRNNTempSpaceSizes|cudnnGetExecutionPlanWorkspaceSize|"
+                     r"cudnnBackend((Create|Destroy)Descriptor|(Set|Get)Attribute|Finalize|Execute)|"
                      r"cublasCreate_v2|cublasLtCreate|cudnnCreate|cusolver(Dn|Sp)Create|cusparseCreate)$")
 REAL = re.compile(r"^(const\s+)?(float|double|cuComplex|cuDoubleComplex|cuFloatComplex|cufftReal|half|__half)\s+\w+$")
 SIZES = re.compile(r"(lwork|buffersize|workspacesize|sizeinbytes|worksize|workspaceinbytes|spacebytes|_size$|bytes)", re.I)

@@ -84,6 +84,23 @@ function(cachalot_static_runtime_tests result environment)
   set(${result} simulator.static simulator.static_stripped PARENT_SCOPE)
 endfunction()
 
+# list_missing.py finds what a package uses, and tells what is simulated from what is not.
+function(cachalot_missing_functions_test result)
+  cachalot_files(library tests/simulator packages/user/library.cpp)
+  add_library(simulator_user_library MODULE ${library})
+  set_target_properties(simulator_user_library PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/packages/user)
+  add_dependencies(test_simulator simulator_user_library)
+  cachalot_python_candidate(python)
+  set(script ${PROJECT_SOURCE_DIR}/tests/simulator/list_missing.py)
+  add_test(NAME simulator.list_missing
+    COMMAND ${python} -B ${script} --check --simulator $<TARGET_FILE:cachalot_simulator>
+            ${PROJECT_SOURCE_DIR}/tests/simulator/packages ${PROJECT_BINARY_DIR}/tests/packages)
+  set_tests_properties(simulator.list_missing PROPERTIES
+    PASS_REGULAR_EXPRESSION
+    "driver +3 +2 +1 +0 .*runtime +2 +1 +0 +1 .*lacks 2 functions: nvmlNoSuchFunction cudaNoSuchFunction\n$")
+  set(${result} simulator.list_missing PARENT_SCOPE)
+endfunction()
+
 # The simulator's tests through Python's packages, tests/simulator/test_<package>.py and test_<package>_<part>.py:
 # simulator.<package> by CACHALOT_PYTHON, and simulator.<package>.cuda12 by CACHALOT_PYTHON_CUDA12.
 function(cachalot_simulator_python_tests)
@@ -198,6 +215,9 @@ function(cachalot_simulator_tests)
     COMMAND ${CMAKE_COMMAND} -D NM=${CMAKE_NM} -D SIMULATOR=$<TARGET_FILE:cachalot_simulator>
             -D CUDART=${CACHALOT_CUDART} -D SOURCES=${PROJECT_SOURCE_DIR} -P ${PROJECT_SOURCE_DIR}/tests/simulator/check_exports.cmake)
   list(APPEND tests simulator.exports)
+
+  cachalot_missing_functions_test(missing_tests)
+  list(APPEND tests ${missing_tests})
 
   if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
     cachalot_files(source tests/simulator program.cu)
