@@ -7,6 +7,8 @@
 #include <link.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -112,11 +114,36 @@ const std::string* simulated_library(const char* file) {
   return version == 12 || version == 13 ? &runtime_path(*version) : nullptr;
 }
 
+constexpr std::string_view kMathematics[] = {"cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse"};
+
+bool is_of_mathematics(std::string_view function) {
+  return std::ranges::any_of(kMathematics, [&](std::string_view library) {
+    return function.starts_with(library) && function.size() > library.size() &&
+           std::isupper(static_cast<unsigned char>(function[library.size()])) != 0;
+  });
+}
+
+// cuDNN is made of several files, which look each other's functions up; cuSOLVER does so with cuBLAS.
+bool is_in_library_of_mathematics(const void* address) {
+  constexpr std::string_view kBegin = "lib";
+  Dl_info info{};
+  if (dladdr(address, &info) == 0) return false;
+  const std::string_view name = file_name(info.dli_fname);
+  return name.starts_with(kBegin) && std::ranges::any_of(kMathematics, [&](std::string_view library) {
+           return name.substr(kBegin.size()).starts_with(library);
+         });
+}
+
 // Returns this library's path as the dynamic linker names it.
 const char* loaded_path() {
   Dl_info info{};
   dladdr(reinterpret_cast<void*>(&own_function), &info);
   return info.dli_fname;
+}
+
+void* own_library() {
+  static void* const library = real_dlopen(loaded_path(), RTLD_LAZY | RTLD_NOLOAD);
+  return library;
 }
 
 }  // namespace
@@ -131,10 +158,7 @@ void* real_dlsym(void* library, const char* name) {
   return reinterpret_cast<void* (*)(void*, const char*)>(cachalot_real_dlsym)(library, name);
 }
 
-void* own_function(const char* name) {
-  static void* const library = real_dlopen(loaded_path(), RTLD_LAZY | RTLD_NOLOAD);
-  return real_dlsym(library, name);
-}
+void* own_function(const char* name) { return real_dlsym(own_library(), name); }
 
 // Never destroyed: static destructors of the program may still load libraries.
 const std::string& own_path() {
@@ -172,9 +196,15 @@ __attribute__((visibility("hidden"))) const char* cachalot_file_to_open(const ch
   return simulated->c_str();
 }
 
-__attribute__((visibility("hidden"))) void cachalot_before_dlsym() {
+// The library to search for a function; `caller` is an address in the library that asks. One of mathematics is found in the
+// program's symbols, where this library is the first, but a program that loads cuBLAS by name asks that.
+__attribute__((visibility("hidden"))) void* cachalot_library_to_search(void* library, const char* name,
+                                                                       const void* caller) {
   find_real_functions();
   hook_static_runtimes();
+  if (library == RTLD_DEFAULT || library == RTLD_NEXT || !name || !is_of_mathematics(name)) return library;
+  if (is_in_library_of_mathematics(caller) || !own_function(name) || !real_dlsym(library, name)) return library;
+  return own_library();
 }
 
 }  // extern "C"
@@ -231,8 +261,10 @@ __asm__(R"(
   cachalot_go_on dlmopen
 
   cachalot_begin dlsym, %rdi, %rsi
-  call cachalot_before_dlsym
+  movq 24(%rsp), %rdx
+  call cachalot_library_to_search
   cachalot_restore %rdi, %rsi
+  movq %rax, %rdi
   cachalot_go_on dlsym
 )");
 
@@ -288,7 +320,9 @@ __asm__(R"(
   cachalot_go_on dlmopen
 
   cachalot_begin dlsym
-  bl cachalot_before_dlsym
+  mov x2, x30
+  bl cachalot_library_to_search
+  str x0, [sp, #16]
   cachalot_go_on dlsym
 )");
 

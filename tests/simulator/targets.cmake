@@ -134,6 +134,7 @@ function(cachalot_simulator_tests)
   cachalot_files(probe tests/simulator probe.cpp)
   cachalot_files(nccl_rank tests/simulator nccl_rank.cpp)
   cachalot_files(program12 tests/simulator program12.cpp)
+  cachalot_files(math_library tests/simulator math_library.cpp)
   if(NOT CACHALOT_HAS_CUDART)
     message(STATUS "cachalot: of the simulator little is tested: that needs a toolkit's libcudart to link with")
     cachalot_simulator_tests_without_toolkit(${probe} ${program12})
@@ -167,9 +168,12 @@ function(cachalot_simulator_tests)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
   target_compile_definitions(test_simulator PRIVATE
+    CACHALOT_MATH_LIBRARY="$<TARGET_FILE:simulator_math_library>"
     CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>" CACHALOT_NCCL_RANK="$<TARGET_FILE:simulator_nccl_rank>")
+  add_library(simulator_math_library MODULE ${math_library})
+  set_target_properties(simulator_math_library PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_dependencies(test_simulator
-    simulator_probe simulator_probe_static simulator_nccl_rank simulator_program12 cachalot_simulator)
+    simulator_math_library simulator_probe simulator_probe_static simulator_nccl_rank simulator_program12 cachalot_simulator)
 
   set(small_gpus CACHALOT_SIM=devices:2,memory:64MiB)
   cachalot_simulated_environment(small ${small_gpus},gpu:l4)

@@ -101,6 +101,19 @@ TEST_F(SimulatorVersions, NcclIsFoundByItsName) {
   EXPECT_EQ(version, 22809);
 }
 
+TEST_F(SimulatorVersions, AMathLibraryThatIsLoadedByNameHasTheSimulatedFunctions) {
+  const Loaded library(CACHALOT_MATH_LIBRARY);
+  int count = -1;
+  void* const handle = nullptr;
+  EXPECT_CUDA(library.call("cublasGetSmCountTarget", handle, &count));
+  EXPECT_EQ(count, 0);
+  EXPECT_EQ(library.call("cublasOnlyHere"), 3);
+  void* const real = dlopen(CACHALOT_MATH_LIBRARY, RTLD_NOW);
+  ASSERT_NE(real, nullptr);
+  EXPECT_EQ(dlsym(real, "cublasGetMathMode"), nullptr) << "it does not have that one";
+  dlclose(real);
+}
+
 TEST_F(SimulatorVersions, WhatIsNotThereIsNotLoaded) {
   for (const char* name :
        {"/nowhere/libcudart.so.12", "/nowhere/libcuda.so.1", "libcudart.so.10.0", "libcudart.so.99"}) {
