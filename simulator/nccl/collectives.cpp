@@ -561,11 +561,20 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 }  // extern "C"
 
 CACHALOT_PROFILED(ncclAllReduce)
-CACHALOT_PROFILED(ncclReduce) CACHALOT_PROFILED(ncclReduceScatter) CACHALOT_PROFILED(ncclBroadcast)
-    CACHALOT_PROFILED(ncclBcast) CACHALOT_PROFILED(ncclAllGather) CACHALOT_PROFILED(ncclAlltoAll)
-        CACHALOT_PROFILED(ncclGather) CACHALOT_PROFILED(ncclScatter) CACHALOT_PROFILED(ncclSend)
-            CACHALOT_PROFILED(ncclRecv) CACHALOT_PROFILED(ncclGroupStart) CACHALOT_PROFILED(ncclGroupEnd)
-                CACHALOT_PROFILED(ncclGroupSimulateEnd) CACHALOT_PROFILED(ncclRedOpCreatePreMulSum)
-                    CACHALOT_PROFILED(ncclRedOpDestroy)
+CACHALOT_PROFILED(ncclReduce)
+CACHALOT_PROFILED(ncclReduceScatter)
+CACHALOT_PROFILED(ncclBroadcast)
+CACHALOT_PROFILED(ncclBcast)
+CACHALOT_PROFILED(ncclAllGather)
+CACHALOT_PROFILED(ncclAlltoAll)
+CACHALOT_PROFILED(ncclGather)
+CACHALOT_PROFILED(ncclScatter)
+CACHALOT_PROFILED(ncclSend)
+CACHALOT_PROFILED(ncclRecv)
+CACHALOT_PROFILED(ncclGroupStart)
+CACHALOT_PROFILED(ncclGroupEnd)
+CACHALOT_PROFILED(ncclGroupSimulateEnd)
+CACHALOT_PROFILED(ncclRedOpCreatePreMulSum)
+CACHALOT_PROFILED(ncclRedOpDestroy)
 
 }  // namespace cachalot::simulator::nccl

@@ -13,7 +13,7 @@ endfunction()
 function(cachalot_python_tests)
   set(heap conformance differential engines functions models pools real_engines sharing sleep snapshots switches_native weaknesses)
   set(simulate simulate)
-  set(fit advise fit owners)
+  set(fit advise fit owners serving)
   set(simulate_more computing libtorch simulate_distributed)
   set(pinned pinned pinned_processes)
   set(programs convert pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change

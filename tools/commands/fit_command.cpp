@@ -184,6 +184,7 @@ struct ServingOptions {
   std::string kv_cache_dtype = "auto";
   std::optional<std::string> kv_cache_memory;
   std::string quantization;
+  std::string by;  // "run", "arithmetic" or "": a run, where the engine is installed
 
   bool operator==(const ServingOptions&) const = default;
 };
@@ -287,7 +288,7 @@ void for_each_value(const std::vector<VariedValues>& varied, std::size_t first, 
 void declare_serving(CLI::App& app, ServingOptions& options) {
   const std::string outer = app.option_defaults()->get_group();
   app.option_defaults()->group("Options of a server");
-  app.add_option("--engine", options.engine, "In place of a program, a server of a language model, by arithmetic")
+  app.add_option("--engine", options.engine, "In place of a program, a server of a language model")
       ->type_name("ENGINE")
       ->check(CLI::IsMember({"vllm", "sglang", "transformers"}));
   app.add_option("--model", options.model, "Its config.json, or the folder with it and perhaps with *.safetensors")
@@ -317,6 +318,11 @@ void declare_serving(CLI::App& app, ServingOptions& options) {
                  "How weights are stored, in place of what the model says: none, fp8, int8, awq, gptq, int4, "
                  "bitsandbytes, mxfp4 or nvfp4")
       ->type_name("METHOD");
+  app.add_option(
+         "--by", options.by,
+         "How: a run of the engine on simulated GPUs, or arithmetic (default: run, where the engine is installed "
+         "and --gpu names the GPUs)")
+      ->check(CLI::IsMember({"run", "arithmetic"}));
   app.option_defaults()->group(outer);
 }
 
@@ -325,6 +331,7 @@ ServingAnswer serving_answer(const ServingOptions& options, const CardOptions& c
   CACHALOT_REQUIRE(!options.model.empty(), "--engine needs --model, a config.json or the folder with it");
   ServingAnswer answer{.model = read_served_model(options.model), .varied = {}, .fits = {}};
   std::vector<VariedValues> varied;
+  std::vector<ServingQuestion> questions;
   for (const std::string& one : vary) {
     varied.push_back(parse_varied(one));
     answer.varied.push_back(varied.back().name);
@@ -344,8 +351,18 @@ ServingAnswer serving_answer(const ServingOptions& options, const CardOptions& c
     question.max_num_seqs = options.max_num_seqs;
     if (options.kv_cache_memory)
       question.kv_cache_bytes = bytes_of_option("--kv-cache-memory", *options.kv_cache_memory);
-    for_each_value(varied, 0, question,
-                   [&](const ServingQuestion& one) { answer.fits.push_back(fit_by_arithmetic(answer.model, one)); });
+    for_each_value(varied, 0, question, [&](const ServingQuestion& one) { questions.push_back(one); });
+  }
+  const bool is_asked_for = options.by == "run";
+  const bool by_run = is_asked_for || (options.by.empty() && !cards.gpus.empty() && questions.size() <= kMostOwnRuns &&
+                                       is_installed(questions.front().engine));
+  CACHALOT_REQUIRE(!is_asked_for || questions.size() <= kMostOwnRuns,
+                   "--by run: {} servers were asked for, and {} runs are the most: name fewer by --gpu and --vary",
+                   questions.size(), kMostOwnRuns);
+  ProgressBar bar("fit");
+  for (const ServingQuestion& one : questions) {
+    answer.fits.push_back(by_run ? fit_by_run(answer.model, one) : fit_by_arithmetic(answer.model, one));
+    if (by_run) bar.show(static_cast<double>(answer.fits.size()) / static_cast<double>(questions.size()));
   }
   return answer;
 }
@@ -366,10 +383,10 @@ class FitCommand : public Command {
             "replayed on the memory of each GPU with each policy. Between two values that were run, allocations are "
             "computed where they grow linearly, which further runs check. A program that fits with some value is "
             "assumed to fit with every smaller one.\n\n"
-            "With --engine, no program runs: the memory of a server is computed from the model's config.json, --vary "
-            "takes max_model_len, tensor_parallel, quantization and batch (requests at a time), and --gpu h100x2 is "
-            "two "
-            "GPUs that share the model.\n\n"
+            "With --engine, the program is a server of a language model. Where the engine is installed, it runs on "
+            "simulated GPUs with the model's config.json and dummy weights, to the end of a warm-up; else its memory "
+            "is computed from the config. --vary takes max_model_len, tensor_parallel, quantization and batch "
+            "(requests at a time), and --gpu h100x2 is two GPUs that share the model.\n\n"
             "The program's output is not shown. The exit code is 0, or 2 after an error, which one line on standard "
             "error tells; a run that does not end well is one.",
         .examples = {{"The largest batch size for each GPU:",

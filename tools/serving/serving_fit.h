@@ -110,6 +110,15 @@ struct ServingFit {
 // Returns the figures by arithmetic. Throws InvalidArgument where the question does not go with the model.
 ServingFit fit_by_arithmetic(const ServedModel& model, const ServingQuestion& question);
 
+// Returns whether the user's Python has the engine's package; false where there is no such Python.
+bool is_installed(Engine engine);
+
+// Returns the figures of a run of the engine that is installed, on simulated GPUs: simulator/python/cachalot_simulator/serve.py runs it
+// with the model's config and dummy weights to the end of a warm-up, and reads its log. Of the cache that the engine made, what the
+// log does not tell is by arithmetic. A run that fails after the weights were loaded does not fit. Throws InvalidArgument as
+// fit_by_arithmetic, and for a run that failed earlier.
+ServingFit fit_by_run(const ServedModel& model, const ServingQuestion& question);
+
 // `varied`: the parameters of --vary, which are columns. `fits` has a server at least.
 Section serving_report(const ServedModel& model, const std::vector<std::string>& varied,
                        const std::vector<ServingFit>& fits);

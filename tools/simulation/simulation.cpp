@@ -77,28 +77,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of our own for what the processes report; gone with this.
-class ReportFolder {
- public:
-  ReportFolder() {
-    std::string name = (fs::temp_directory_path() / "cachalot-simulate-XXXXXX").string();
-    CACHALOT_REQUIRE(mkdtemp(name.data()) != nullptr, "no folder for the report can be made at {}: {}", name,
-                     std::strerror(errno));
-    path_ = name;
-  }
-  ~ReportFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ReportFolder(const ReportFolder&) = delete;
-  ReportFolder& operator=(const ReportFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 json read_json(const fs::path& path) {
   std::ifstream file(path);
   return json::parse(file, nullptr, false);
@@ -538,7 +516,7 @@ void record_run(const SimulationOptions& options, const fs::path& folder) {
 
 Simulation simulate(const SimulationOptions& options) {
   if (!options.trace_path.empty()) write_output(options.trace_path, "--trace", "");  // now, and not after hours of work
-  const ReportFolder reports;
+  const TemporaryFolder reports;
   if (options.cluster != nullptr) {
     options.cluster->record(options, reports.path());
   } else {

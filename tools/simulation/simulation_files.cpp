@@ -1,16 +1,32 @@
 #include "tools/simulation/simulation_files.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <sstream>
 #include <unordered_map>
 
+#include "base/check.h"
 #include "tools/base/text_layout.h"
 
 namespace cachalot::tools {
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "cachalot-simulate-XXXXXX").string();
+  CACHALOT_REQUIRE(mkdtemp(name.data()) != nullptr, "no folder for the report can be made at {}: {}", name,
+                   std::strerror(errno));
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
 std::size_t number(const nlohmann::json& object, const char* key) { return object.at(key).get<std::size_t>(); }
 
 bool uses_a_device(const nlohmann::json& driver) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <istream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,21 @@
 namespace cachalot::tools {
 
 inline constexpr const char* kSimulatorLibrary = "libcachalot_simulator.so";
+
+// A folder of our own, such as for what processes report; gone with this.
+class TemporaryFolder {
+ public:
+  // Throws InvalidArgument where none can be made.
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 // Returns a number of a report.
 std::size_t number(const nlohmann::json& object, const char* key);

@@ -212,14 +212,11 @@ class SimulatedDevice final : public Device {
     bool mapping_waits = false;    ///< map, unmap and set_access wait for all work
     bool check_hazards = false;    ///< handed_out and its like report hazards
     bool log_calls = false;        ///< take_log returns the calls
-    /// If true, memory_info() has half of the free memory refused from then on: a program that
-    /// takes more sizes itself to the device.
-    bool refuses_sizing = false;
+    bool refuses_sizing = false;   ///< memory_info() has half of the free memory refused after it
     /// If false, the owner knows CUDA's other capture modes and reports forbidden calls by
     /// refuse_while_capturing.
     bool captures_refuse = true;
-    /// Called, with the device's lock held, when physical memory is released, with the physical
-    /// numbers that are gone.
+    /// Called under the device's lock when physical memory is released: the numbers that are gone.
     std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed = nullptr;
     MemoryAccount account = {};  ///< of a device that processes share; without functions: none
     std::string name = "Simulated GPU";  ///< DeviceProperties::name
