@@ -37,7 +37,8 @@ class InlineStack {
   std::size_t size_ = 0;
 };
 
-// The count of what a kernel would select, which nothing has computed: copies of a number to the host return it.
+// The count of what a kernel would select, which nothing has computed: copies of a number to the host return it. Copies of 16 bytes,
+// which Thrust makes of a pair, have it in front of a 0: a search has found something at the first place.
 class Answer {
  public:
   void set(std::int64_t count) {
@@ -46,7 +47,8 @@ class Answer {
   }
   void clear() { is_set_ = false; }
   void give(void* to, std::size_t bytes) const {
-    if (is_set_ && (bytes == 4 || bytes == 8)) std::memcpy(to, &count_, bytes);
+    const std::int64_t pair[] = {count_, 0};
+    if (is_set_ && (bytes == 4 || bytes == 8 || bytes == sizeof pair)) std::memcpy(to, pair, bytes);
   }
 
  private:

@@ -201,6 +201,17 @@ for operation in (torch.linalg.inv, torch.linalg.cholesky, torch.linalg.eigh, to
 print(torch.distributions.Normal(unknown[0], unknown[1].exp()).sample().shape)
 large = torch.empty(4096, 4096, device="cuda")
 print(torch.equal(large, large.clone()), (unknown.to(torch.float8_e5m2).float() + 1).shape)
+""", "most_frequent": """
+import torch
+unknown = torch.randn(3000, 3000, device="cuda") @ torch.randn(3000, 5, device="cuda")
+rows = torch.randint(0, 9, (2, 3000), device="cuda")
+rows[1, ::2] = 7
+before = torch.cuda.memory_allocated()
+torch.cuda.reset_peak_memory_stats()
+for numbers in (unknown.t(), rows.double(), rows.half(), rows > 20, unknown[:, 0]):
+    found = numbers.mode(-1)
+    assert found.values.shape == found.indices.shape == numbers.shape[:-1]
+print(rows.mode(-1).values[1].item(), torch.cuda.max_memory_allocated() - before < 1 << 20)
 """, "modes": """
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -327,6 +338,10 @@ def test_what_a_graph_writes_is_unknown_after_each_launch(shared: Shared) -> Non
 
 def test_unknown_inputs_of_linear_algebra_and_distributions_end_no_program(shared: Shared) -> None:
     assert shared.printed["unknown_inputs"].splitlines() == ["torch.Size([4])", "True torch.Size([4, 4])"]
+
+
+def test_the_mode_of_many_elements_is_found(shared: Shared) -> None:
+    assert shared.printed["most_frequent"].split() == ["7", "True"]
 
 
 def test_modes_of_the_program_do_not_see_what_is_computed(shared: Shared) -> None:
