@@ -392,6 +392,50 @@ def test_a_program_is_ended_after_the_steps_that_were_asked_for(tmp_path: Path, 
                                 "optimizer_steps": optimizer_steps, "signal": None}
 
 
+DEEPSPEEDS = """
+import torch
+
+class DeepSpeedZeroOptimizer_Stage3:
+    def __init__(self, parameters):
+        self.groups, self.optimizer = [[one] for one in parameters], torch.optim.SGD(parameters, momentum=0.9)
+
+    def step(self, overflows=False):
+        for group in [] if overflows else self.groups:
+            self.optimizer.param_groups[0]["params"] = group
+            self.optimizer.step()
+"""
+STEPPING_BY_GROUPS = """
+import torch
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+model = torch.nn.Linear(1000, 1000).cuda()
+optimizer = DeepSpeedZeroOptimizer_Stage3(list(model.parameters()))
+for i in range(5):
+    model(torch.ones(8, 1000, device="cuda")).sum().backward()
+    optimizer.step(overflows=i == 1)
+"""
+
+
+@pytest.mark.parametrize("most, steps", [("9", 4), ("2", 2)])
+def test_a_step_of_zero_counts_once_after_all_groups_of_parameters(tmp_path: Path, most: str, steps: int) -> None:
+    folder = tmp_path / "deepspeed" / "runtime" / "zero"
+    folder.mkdir(parents=True)
+    (folder / "stage3.py").write_text(DEEPSPEEDS)
+    _, report = simulate(tmp_path, STEPPING_BY_GROUPS, "--max-steps", most)
+    assert report["ending"]["optimizer_steps"] == steps
+    after = report["processes"][0]["torch"]["devices"][0]["steps"]
+    assert [one["step"] for one in after] == list(range(1, steps + 1))
+    assert {one["kinds"]["optimizer state"] for one in after} == {4 * (1000 * 1000 + 1000)}  # both groups have their state
+
+
+def test_a_thread_that_a_library_has_started_has_its_place_there(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "engine"
+    folder.mkdir(parents=True)
+    (folder / "serve.py").write_text("import torch\ndef serve():\n    torch.ones(1000, 1000, device='cuda')\n")
+    program = "import sys\nsys.path.insert(0, 'site-packages')\nfrom engine.serve import serve\n"
+    _, report = simulate(tmp_path, program + "import threading\nthread = threading.Thread(target=serve)\nthread.start()\nthread.join()\n")
+    assert report["processes"][0]["torch"]["devices"][0]["peak"]["at"] == "engine/serve.py:3 in serve"
+
+
 # Live memory takes 7716 MiB at the end. A page heap puts the holes of 8 MiB together; the rests of the blocks of 190 MiB
 # expandable segments give back as well; PyTorch's default policy does neither.
 HOLES = """

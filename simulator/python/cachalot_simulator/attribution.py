@@ -13,6 +13,7 @@ from cachalot_simulator.places import frames_of
 OPTIMIZER = "Optimizer.step#"  # torch's own annotation
 
 # The rest is "temporaries", freed in the pass that allocated it, and "other", for example input.
+CACHES = ("/cache_utils.py", "/kv_cache.py", "/continuous_batching/cache.py")  # files that allocate them
 KINDS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "kept", "communication", "caches",
          "buffers", "other")
 
@@ -130,7 +131,7 @@ def kind_by_stack(frames: Any) -> str | None:
         name = frame["filename"]
         if "/torch/distributed/" in name or name.endswith("/torch/nn/parallel/distributed.py"):
             return "communication"
-        if name.endswith(("/cache_utils.py", "/kv_cache.py")):
+        if name.endswith(CACHES):
             return "caches"
         if name.endswith("/torch/nn/modules/module.py"):
             return None

@@ -34,9 +34,13 @@ def place_of_frame(path: str, line: int, name: str) -> str:
 
 
 def innermost_own(frames: list[dict]) -> dict | None:
-    """The first of the frames, innermost first, that is not a library's; else the outermost, if there is one."""
+    """The first of the frames, innermost first, that is not a library's; else the outermost that is not Python's own, as in a
+    thread that a library has started; else the outermost, if there is one."""
     own = [frame for frame in frames if not is_library(frame["filename"])]
-    return own[0] if own else frames[-1] if frames else None
+    if own:
+        return own[0]
+    installed = [frame for frame in frames if is_installed(frame["filename"])]
+    return (installed or frames)[-1] if frames else None
 
 
 def origin_of(path: str) -> str:
@@ -54,4 +58,8 @@ def short_path(path: str) -> str:
 
 
 def is_library(path: str) -> bool:
-    return path.startswith(LIBRARIES) or "site-packages" in path or "dist-packages" in path
+    return path.startswith(LIBRARIES) or is_installed(path)
+
+
+def is_installed(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path

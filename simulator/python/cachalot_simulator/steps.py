@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import threading
@@ -13,12 +14,18 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from cachalot_simulator.after_import import after_import
+
+# Optimizers of DeepSpeed's, by their modules: their step is several of torch's optimizer, each of a group of the parameters.
+STEPPING_BY_GROUPS = {"deepspeed.runtime.zero.stage3": "DeepSpeedZeroOptimizer_Stage3",
+                      "deepspeed.runtime.zero.stage_1_and_2": "DeepSpeedZeroOptimizer"}
+
 
 class StepCounter:
     """The optimizer steps of a program; of one without optimizers the forward calls of its outermost modules.
 
-    Of several optimizers the one with most steps counts: their steps are parts of the same step of a training. `stop` is
-    called after `most` steps, if there is such a number, and `stepped` after each step of an optimizer: with the optimizer, and
+    Of several optimizers the one with most steps counts: their steps are parts of the same step of a training. Steps within
+    the step of one of STEPPING_BY_GROUPS count as one, after it. `stop` is called after `most` steps, if there is such a number, and `stepped` after each step of an optimizer: with the optimizer, and
     the number of the step if none was as far before.
     """
 
@@ -31,6 +38,9 @@ class StepCounter:
         self._stop, self._on_step = stop, stepped
         self._steps_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._depth = threading.local()
+        self._groups = threading.local()  # .stepped: the optimizers that have stepped within a step by groups
+        for module, kind in STEPPING_BY_GROUPS.items():
+            after_import(module, functools.partial(self._see_groups, kind))
         optimizers.register_optimizer_step_post_hook(self._stepped)
         # They stay: torch.compile would compile code again that has seen other hooks.
         modules.register_module_forward_pre_hook(self._entered)
@@ -40,6 +50,33 @@ class StepCounter:
         if os.getpid() != self._process:
             return
         self._counts_forward = False
+        stepped = getattr(self._groups, "stepped", None)
+        if stepped is None:
+            self._count(optimizer)
+            return
+        stepped.append(optimizer)
+        if self._on_step is not None:
+            self._on_step(optimizer, None)
+
+    def _see_groups(self, kind: str, module: Any) -> None:
+        """Counts the steps of a class, in a module, instead of those that they consist of."""
+        optimizer_class = getattr(module, kind)
+        step = optimizer_class.step
+
+        @functools.wraps(step)
+        def step_once(*arguments: Any, **options: Any) -> Any:
+            self._groups.stepped = stepped = []
+            try:
+                result = step(*arguments, **options)
+            finally:
+                self._groups.stepped = None
+            if stepped:  # none where gradients overflowed
+                self._count(stepped[-1])
+            return result
+
+        optimizer_class.step = step_once
+
+    def _count(self, optimizer: Any) -> None:
         steps = self._steps_of.get(optimizer, 0) + 1
         self._steps_of[optimizer] = steps
         is_next = steps > self.optimizer_steps
