@@ -5,7 +5,7 @@ set(CACHALOT_PYTHON "" CACHE FILEPATH
 set(CACHALOT_PYTHON_CUDA12 "" CACHE FILEPATH
   "Python with packages of CUDA 12, for the simulator's tests; empty: $CACHALOT_PYTHON_CUDA12")
 set(CACHALOT_PYTHON_LIBRARIES "" CACHE FILEPATH
-  "Python with the packages of tests/programs/requirements.txt, for the test programs.draw; empty: $CACHALOT_PYTHON_LIBRARIES")
+  "Python with the packages of tests/programs/requirements.txt, for programs.draw and programs.engines; empty: $CACHALOT_PYTHON_LIBRARIES")
 set(CACHALOT_PYTHON_INTEGRATIONS "" CACHE FILEPATH
   "Python with the packages of tests/integrations/requirements.txt, for the tests integrations.*; empty: $CACHALOT_PYTHON_INTEGRATIONS")
 

@@ -1,4 +1,4 @@
-# A draw of the programs tests/programs/*.py, by `cachalot simulate`.
+# A draw of the programs tests/programs/*.py, and one of tests/programs/engines/*.py, by `cachalot simulate`.
 
 function(cachalot_library_programs)
   if(NOT TARGET cachalot_cli OR NOT TARGET cachalot_simulator)
@@ -15,10 +15,13 @@ function(cachalot_library_programs)
   endif()
   if(lack)
     cachalot_add_python_test(programs.draw programs 300 "" "${lack}")
+    cachalot_add_python_test(programs.engines programs 300 "" "${lack}")
     return()
   endif()
-  add_test(NAME programs.draw COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/tests/programs/run
-    --command $<TARGET_FILE:cachalot_cli> --python ${python} --draw 6 --seconds 150)
-  set_tests_properties(programs.draw PROPERTIES LABELS programs TIMEOUT 400 COST 900)
+  set(run ${python} -B ${PROJECT_SOURCE_DIR}/tests/programs/run --command $<TARGET_FILE:cachalot_cli> --python ${python})
+  add_test(NAME programs.draw COMMAND ${run} --draw 6 --seconds 150)
+  add_test(NAME programs.engines COMMAND ${run} --engines --package ${PROJECT_BINARY_DIR}/python --draw 3 --seconds 100)
+  set_tests_properties(programs.draw programs.engines PROPERTIES LABELS programs TIMEOUT 400 COST 900
+    RESOURCE_LOCK library_programs)
 endfunction()
 cachalot_library_programs()
