@@ -1,6 +1,7 @@
 # requires: deepspeed
 # simulate: --gpu a6000 --devices 2
 # launch: -m torch.distributed.run --standalone --nproc-per-node 2
+# steps: 3
 # sizes: by values
 """Trains a small network with DeepSpeed's ZeRO, stages 1 to 3, on two ranks, with fp16 and its own scaler of the loss."""
 

@@ -1,6 +1,7 @@
 # requires: deepspeed
 # simulate: --gpu a6000 --devices 2
 # launch: -m torch.distributed.run --standalone --nproc-per-node 2
+# steps: 3
 # bytes: optimizer state = 0
 # bytes: parameters = 0
 # sizes: by values

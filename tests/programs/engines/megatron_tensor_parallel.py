@@ -1,6 +1,7 @@
 # requires: megatron.core
 # simulate: --gpu a6000 --devices 2
 # launch: -m torch.distributed.run --standalone --nproc-per-node 2
+# steps: 3
 # bytes: parameters = 2 * 1067520
 # bytes: gradients = 4 * 1067520
 # bytes: optimizer state = 12 * 1067520
