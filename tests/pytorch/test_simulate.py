@@ -588,7 +588,7 @@ def test_a_child_that_ran_out_of_memory_does_not_fit_though_its_parent_ended_wel
 
 
 KILLED = """
-import multiprocessing, os, signal, time
+import ctypes, multiprocessing, os, signal, time
 import torch
 
 def serve(connection):
@@ -600,17 +600,60 @@ here, there = multiprocessing.Pipe()
 child = multiprocessing.get_context("fork").Process(target=serve, args=(there,))
 child.start()
 here.recv()
-time.sleep(2.5)
-os.kill(child.pid, signal.SIGKILL)
-child.join()
 """
 
 
 def test_a_process_that_is_killed_reports_its_last_second(tmp_path: Path) -> None:
-    done, report = simulate(tmp_path, KILLED, fresh=True)
+    kill = "time.sleep(2.5); ctypes.CDLL(None).kill(child.pid, signal.SIGKILL); child.join()"
+    done, report = simulate(tmp_path, KILLED + kill, fresh=True)
     (process,) = report["processes"]
     assert not process["driver"]["is_final"] and process["driver"]["devices"][0]["peak_used_bytes"] == 256 << 20
     assert "did not end by itself: the figures are those until its last second" in done.stderr
+
+
+def test_a_process_writes_all_of_its_report_before_the_program_kills_it(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, KILLED + "child.kill(); child.join(); print(child.exitcode)", fresh=True)
+    assert (done.returncode, done.stdout) == (0, "-9\n"), done.stderr
+    (process,) = report["processes"]
+    assert process["driver"]["is_final"] and process["torch"]["devices"][0]["peak_allocated_bytes"] == 256 << 20
+    assert "did not end by itself" not in done.stderr and " in serve" in done.stderr
+
+
+def test_a_process_outside_of_the_run_is_killed_at_once(tmp_path: Path) -> None:
+    program = """
+import subprocess, time
+other = subprocess.Popen(["sleep", "60"])
+start = time.monotonic()
+other.kill()
+print(other.wait(), time.monotonic() - start < 5)
+other.kill()
+"""
+    done, _ = simulate(tmp_path, program, fresh=True)
+    assert done.stdout == "-9 True\n", done.stderr
+
+
+def test_a_process_that_a_package_runs_has_the_places_of_the_package(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "served.py").write_text("""
+import torch
+
+def serve():
+    kept = torch.ones(1 << 20, device="cuda")
+    torch.empty(1, device="cuda").item()
+""")
+    done, report = simulate(tmp_path, """
+import multiprocessing, sys
+sys.path.append("site-packages")
+import served
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=served.serve)
+    child.start()
+    child.join()
+""", fresh=True)
+    (torch_report,) = [one["torch"] for one in report["processes"] if one["torch"]["devices"]]
+    assert torch_report["devices"][0]["peak"]["at"] == "served.py:6 in serve", done.stderr
+    assert torch_report["values"]["unknown_reads"] == [{"at": "served.py:6 in serve", "how": "value", "times": 1}]
 
 
 def test_a_child_by_fork_may_use_the_gpu_that_its_parent_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

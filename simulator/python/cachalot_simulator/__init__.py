@@ -1,9 +1,10 @@
 """The part of `cachalot simulate` inside Python programs: it watches PyTorch's memory and helps its ranks.
 
-Each module has one task. after_import waits for torch, process_end for the end of the process. At the end, ending writes how
-the program ended, with the steps that steps has counted, and observer what torch did with memory: history asks torch to
-record what it allocates and writes that as a trace, owners marks in it which modules run and what tensors are for, and
-attribution and places evaluate this record. object_collectives and absent_ranks replace functions of torch.distributed.
+Each module has one task. after_import waits for torch, process_end for the end of the process, and kills lets other processes
+write their reports before this one kills them. At the end, ending writes how the program ended, with the steps that steps has
+counted, and observer what torch did with memory: history asks torch to record what it allocates and writes that as a trace,
+owners marks in it which modules run and what tensors are for, and attribution and places evaluate this record.
+object_collectives and absent_ranks replace functions of torch.distributed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ def watch_program() -> None:
     """Watches the program that this Python runs, from its start on."""
     from cachalot_simulator.after_import import after_import
     from cachalot_simulator.ending import Ending
+    from cachalot_simulator.kills import see_kills
     from cachalot_simulator.process_end import ProcessEnd
 
+    see_kills()
     end = ProcessEnd()
     ending = Ending(end)
 

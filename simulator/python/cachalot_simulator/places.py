@@ -34,13 +34,14 @@ def place_of_frame(path: str, line: int, name: str) -> str:
 
 
 def innermost_own(frames: list[dict]) -> dict | None:
-    """The first of the frames, innermost first, that is not a library's; else the outermost that is not Python's own, as in a
-    thread that a library has started; else the outermost, if there is one."""
+    """The first of the frames, innermost first, that is not a library's. There is none in a process or thread that a library runs, as
+    a server does: then the first of an installed package other than torch; then the outermost that is not Python's own; then the
+    outermost, if there is one."""
     own = [frame for frame in frames if not is_library(frame["filename"])]
-    if own:
-        return own[0]
     installed = [frame for frame in frames if is_installed(frame["filename"])]
-    return (installed or frames)[-1] if frames else None
+    packages = [frame for frame in installed if origin_of(frame["filename"]) == "library"]
+    outer = (installed or frames)[-1:]
+    return next(iter(own or packages or outer), None)
 
 
 def origin_of(path: str) -> str:
@@ -62,4 +63,4 @@ def is_library(path: str) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    return "site-packages" in path or "dist-packages" in path
+    return ("site-packages" in path or "dist-packages" in path) and not path.startswith(LIBRARIES[1])

@@ -1,4 +1,4 @@
-"""Writes the reports of a process when it ends: by itself, by SIGTERM, or because enough steps were done.
+"""Writes the reports of a process when it ends: by itself, by SIGTERM, because enough steps were done, or before the program kills it.
 
 A program that handles SIGTERM itself keeps its handler. A child by fork reports for itself; those of multiprocessing end by os._exit().
 """
@@ -15,6 +15,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from cachalot_simulator.kills import REQUEST
+from cachalot_simulator.settings import setting
 
 
 class ProcessEnd:
@@ -53,8 +56,9 @@ class ProcessEnd:
 
     def watch_signals(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._end_by_signal)
+        for number in (signal.SIGTERM, REQUEST):
+            if is_main and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._end_by_signal)
 
     def end_now(self) -> None:
         """Ends the process as if it had succeeded, with its reports and what it has printed so far.
@@ -71,7 +75,7 @@ class ProcessEnd:
         if os.getpid() != self._process:
             return
         with self._lock:
-            if self._is_written:
+            if self._is_written or not os.path.isdir(setting("observe") or "."):  # removed: the command has ended
                 return
             self._is_written = self._is_writing = True
             try:
@@ -93,7 +97,7 @@ class ProcessEnd:
                 ctypes.CDLL(None).cachalot_sim_write_report()
         finally:
             signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGKILL if number == REQUEST else number)
 
 
 def write_or_print(writer: Callable[[], None]) -> None:
