@@ -619,6 +619,37 @@ def test_a_process_writes_all_of_its_report_before_the_program_kills_it(tmp_path
     assert "did not end by itself" not in done.stderr and " in serve" in done.stderr
 
 
+def test_a_server_that_reads_an_unknown_value_again_and_again_ends_with_the_program(tmp_path: Path) -> None:
+    program = """
+import multiprocessing, sys
+import torch
+
+def circle(connection):
+    ended = torch.empty(1, device="cuda")
+    while ended.item() == 0:
+        pass
+    connection.send("not reached")
+
+def idle():
+    torch.ones(1 << 20, device="cuda")
+    here.recv()
+
+if __name__ == "__main__":
+    here, there = multiprocessing.Pipe()
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=idle), fork.Process(target=circle, args=(there,))]
+    for child in children:
+        child.start()
+    print("started", flush=True)
+    here.recv()
+"""
+    done, report = simulate(tmp_path, program, fresh=True)
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+    assert "the program was ended: at train.py:7 in circle it has read an unknown value 10,000 times" in done.stderr
+    assert [one["driver"]["is_final"] for one in report["processes"]] == [True, True] and report["ending"]["good"]
+    assert "train.py:12 in idle" in done.stderr
+
+
 def test_a_process_outside_of_the_run_is_killed_at_once(tmp_path: Path) -> None:
     program = """
 import subprocess, time

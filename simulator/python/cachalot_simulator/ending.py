@@ -49,7 +49,7 @@ class Ending:
     def stop_at_unknown_value(self, at: str) -> None:
         """Ends the program at a place where it reads unknown values again and again."""
         self._stopped, self._circles_at = "unknown value", at
-        self._end.end_now()
+        self._end.end_program_now()
 
     def _write(self) -> None:
         error = error_of_program()

@@ -1,7 +1,8 @@
-"""Lets a process write its reports before the program kills it. Servers end their engines by SIGKILL, which leaves no time for that.
+"""Ends other processes of the program such that they write their reports before.
 
-`os.kill`, which subprocess, multiprocessing and psutil call, first sends another signal; the process that gets it writes its reports and
-kills itself. A process that does not handle that signal, or does not end soon, is killed as it is without this module.
+Servers end their engines by SIGKILL, which leaves no time for a report: `os.kill`, which subprocess, multiprocessing and psutil call,
+first sends another signal, and the process that gets it writes its reports and kills itself. A process that does not handle that
+signal, or does not end soon, is killed as it is without this module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import signal
 import time
 from collections.abc import Callable
 
-REQUEST = signal.SIGRTMIN + 17  # to write the reports and end; no meaning in libc, Python or CUDA
+# Signals that mean nothing in libc, Python or CUDA: to write the reports and end, as killed or as having succeeded.
+KILL, SUCCEED = signal.SIGRTMIN + 17, signal.SIGRTMIN + 18
 PATIENCE = 10  # seconds, for a long history of memory
 TICK = 0.005
 
@@ -24,20 +26,49 @@ def see_kills() -> None:
 
 def asking_first(kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
     def ask_and_kill(process: int, number: int, /) -> None:
-        if number != signal.SIGKILL or process == os.getpid() or not answers(process):
+        if number != signal.SIGKILL or process == os.getpid() or not handles(process, KILL):
             return kill(process, number)
         with contextlib.suppress(ProcessLookupError):  # it has gone as it was asked to
-            kill(process, REQUEST)
+            kill(process, KILL)
             wait_for(process)
             kill(process, number)
 
     return ask_and_kill
 
 
-def answers(process: int) -> bool:
-    """Returns whether there is one process of this number, and it handles the request."""
+def end_others(folder: str) -> None:
+    """Ends the other processes whose reports go to a folder as if they had succeeded: the first of them, which may end the rest, is
+    the last one. Those that do not handle the request go on, and may see that others have ended."""
+    others = sorted(filter(writes_to(folder), all_processes()), reverse=True)
+    for processes in (others[:-1], others[-1:]):
+        asked = [process for process in processes if handles(process, SUCCEED)]
+        for process in asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, SUCCEED)
+        for process in asked:
+            wait_for(process)
+
+
+def all_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def writes_to(folder: str) -> Callable[[int], bool]:
+    """Returns whether a process was started with this folder in its environment."""
+    def is_such(process: int) -> bool:
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                return f"observe:{folder}".encode() in file.read()
+        except OSError:
+            return False
+
+    return is_such
+
+
+def handles(process: int, number: int) -> bool:
+    """Returns whether there is one process of this number, and it handles the signal."""
     handled = status_of(process).get("SigCgt", "0")
-    return process > 0 and bool(int(handled, 16) >> (REQUEST - 1) & 1)
+    return process > 0 and bool(int(handled, 16) >> (number - 1) & 1)
 
 
 def wait_for(process: int) -> None:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from cachalot_simulator.kills import REQUEST
+from cachalot_simulator.kills import KILL, SUCCEED, end_others
 from cachalot_simulator.settings import setting
 
 
@@ -56,7 +56,7 @@ class ProcessEnd:
 
     def watch_signals(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
-        for number in (signal.SIGTERM, REQUEST):
+        for number in (signal.SIGTERM, KILL, SUCCEED):
             if is_main and signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._end_by_signal)
 
@@ -65,9 +65,21 @@ class ProcessEnd:
 
         The driver writes its own as _exit() is called.
         """
+        self._end(lambda: None)
+
+    def end_program_now(self) -> None:
+        """Ends this process so, and the others of the program, which may wait for this one."""
+        def end_others_after_reports() -> None:
+            ctypes.CDLL(None).cachalot_sim_write_report()  # the command reads it when the first of them has ended
+            end_others(setting("observe") or ".")
+
+        self._end(end_others_after_reports)
+
+    def _end(self, end_more: Callable[[], None]) -> None:
         try:
             self._write()
             flush()
+            end_more()
         finally:
             os._exit(0)
 
@@ -97,7 +109,9 @@ class ProcessEnd:
                 ctypes.CDLL(None).cachalot_sim_write_report()
         finally:
             signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGKILL if number == REQUEST else number)
+            if number == SUCCEED:
+                self.end_now()
+            os.kill(os.getpid(), signal.SIGKILL if number == KILL else number)
 
 
 def write_or_print(writer: Callable[[], None]) -> None:
