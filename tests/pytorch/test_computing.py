@@ -628,6 +628,40 @@ print(totals[0].item())
     assert places == {"train.py:34 in <module>": 1, "train.py:35 in <module>": 1, "train.py:38 in <module>": 1}
 
 
+def test_kernels_of_triton_follow_tables_of_addresses(tmp_path: Path) -> None:
+    # SGLang joins so the places of a request's tokens in the cache: those that others have, by address, and new ones.
+    printed, values = compute(tmp_path, """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def join(table_ptr, addresses_ptr, shared_ptr, lengths_ptr, new_ptr, width: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    shared, length = tl.load(shared_ptr + row), tl.load(lengths_ptr + row)
+    address = tl.load(addresses_ptr + row).to(tl.pointer_type(tl.int64))
+    for i in range(tl.cdiv(shared, BLOCK)):
+        columns = tl.arange(0, BLOCK) + i * BLOCK
+        tl.store(table_ptr + row * width + columns, tl.load(address + columns, columns < shared), columns < shared)
+    first = tl.cast(0, tl.int64)
+    for i in range(row):
+        first += tl.load(lengths_ptr + i) - tl.load(shared_ptr + i)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < length - shared
+    tl.store(table_ptr + row * width + shared + columns, tl.load(new_ptr + first + columns, mask), mask)
+
+prefixes = [torch.arange(100 * i, 100 * i + n, device="cuda") for i, n in enumerate((0, 3, 6))]
+addresses = torch.tensor([one.data_ptr() for one in prefixes], dtype=torch.uint64, pin_memory=True).to("cuda", non_blocking=True)
+shared = torch.tensor([len(one) for one in prefixes], device="cuda")
+table = torch.zeros(3, 8, device="cuda", dtype=torch.int32)
+join[(3,)](table, addresses, shared, shared + torch.tensor([4, 2, 1], device="cuda"), torch.arange(1000, 1007, device="cuda"), 8, BLOCK=4)
+print(table.tolist())
+""")
+    assert printed == ("[[1000, 1001, 1002, 1003, 0, 0, 0, 0], [100, 101, 102, 1004, 1005, 0, 0, 0], "
+                       "[200, 201, 202, 203, 204, 205, 1006, 0]]\n")
+    assert values["unknown_reads"] == []
+
+
 def test_choices_among_unknown_numbers_are_in_the_middle(tmp_path: Path) -> None:
     printed, values = compute(tmp_path, """
 import torch
