@@ -650,6 +650,20 @@ if __name__ == "__main__":
     assert "train.py:12 in idle" in done.stderr
 
 
+def test_a_server_that_kills_itself_as_it_is_asked_to_end_has_its_report(tmp_path: Path) -> None:
+    program = """
+import os, signal, time
+import torch
+kept = torch.ones(1 << 20, device="cuda")
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+time.sleep(60)
+"""
+    done, report = simulate(tmp_path, program, "--max-seconds", "5")
+    assert report["ending"]["asked"] == "seconds" and report["ending"]["good"], done.stderr
+    assert "the program was ended as asked" in done.stderr and " at train.py:4 in <module>" in done.stderr
+    assert report["processes"][0]["driver"]["is_final"]
+
+
 def test_a_process_outside_of_the_run_is_killed_at_once(tmp_path: Path) -> None:
     program = """
 import subprocess, time

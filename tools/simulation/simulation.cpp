@@ -116,7 +116,9 @@ ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
     const json python = process ? read_json(entry.path()) : nullptr;
     if (python.is_object()) add_process(ending, python, *process == end.process);
   }
-  if (end.is_late && end.exit_code != kKilled) {  // one that was killed has written no report: nothing is known
+  // One that was killed has written no report, and nothing is known, unless it killed itself, as a server does whose engine has ended.
+  const bool has_report = end.exit_code != kKilled || fs::exists(folder / fmt::format("python-{}.json", end.process));
+  if (end.is_late && has_report) {
     ending.ended = Ended::seconds;
     ending.exit_code = 0;
   }

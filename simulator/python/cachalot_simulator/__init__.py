@@ -26,8 +26,8 @@ def watch_program() -> None:
     from cachalot_simulator.kills import see_kills
     from cachalot_simulator.process_end import ProcessEnd
 
-    see_kills()
     end = ProcessEnd()
+    see_kills(end.write)
     ending = Ending(end)
 
     def watch_torch(torch: Any) -> None:

@@ -2,7 +2,7 @@
 
 Servers end their engines by SIGKILL, which leaves no time for a report: `os.kill`, which subprocess, multiprocessing and psutil call,
 first sends another signal, and the process that gets it writes its reports and kills itself. A process that does not handle that
-signal, or does not end soon, is killed as it is without this module.
+signal, or does not end soon, is killed as it is without this module. A process that kills itself writes its reports as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ PATIENCE = 10  # seconds, for a long history of memory
 TICK = 0.005
 
 
-def see_kills() -> None:
-    """From now on, a process that this one kills is asked for its reports first."""
-    os.kill = asking_first(os.kill)
+def see_kills(write: Callable[[], None]) -> None:
+    """From now on, a process that this one kills is asked for its reports first. `write` writes those of this one."""
+    os.kill = asking_first(os.kill, write)
 
 
-def asking_first(kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
+def asking_first(kill: Callable[[int, int], None], write: Callable[[], None]) -> Callable[[int, int], None]:
     def ask_and_kill(process: int, number: int, /) -> None:
+        if number == signal.SIGKILL and process == os.getpid():
+            write()
         if number != signal.SIGKILL or process == os.getpid() or not handles(process, KILL):
             return kill(process, number)
         with contextlib.suppress(ProcessLookupError):  # it has gone as it was asked to

@@ -70,10 +70,16 @@ class ProcessEnd:
     def end_program_now(self) -> None:
         """Ends this process so, and the others of the program, which may wait for this one."""
         def end_others_after_reports() -> None:
-            ctypes.CDLL(None).cachalot_sim_write_report()  # the command reads it when the first of them has ended
+            self.write()  # the command reads the driver's report when the first of them has ended
             end_others(setting("observe") or ".")
 
         self._end(end_others_after_reports)
+
+    def write(self) -> None:
+        """Writes the reports, the driver's as well, which are not written again when the process ends."""
+        self._write()
+        if os.getpid() == self._process:
+            ctypes.CDLL(None).cachalot_sim_write_report()
 
     def _end(self, end_more: Callable[[], None]) -> None:
         try:
@@ -104,9 +110,7 @@ class ProcessEnd:
             return
         signal.signal(number, signal.SIG_IGN)  # a second one does not cut the report short
         try:
-            self._write()
-            if os.getpid() == self._process:
-                ctypes.CDLL(None).cachalot_sim_write_report()
+            self.write()
         finally:
             signal.signal(number, signal.SIG_DFL)
             if number == SUCCEED:
