@@ -12,8 +12,9 @@ from cachalot_simulator.places import frames_of
 
 OPTIMIZER = "Optimizer.step#"  # torch's own annotation
 
+# Files that allocate caches: of Transformers, SGLang and vLLM.
+CACHES = ("/cache_utils.py", "/kv_cache.py", "/continuous_batching/cache.py", "/mem_cache/memory_pool.py", "/vllm/v1/worker/utils.py")
 # The rest is "temporaries", freed in the pass that allocated it, and "other", for example input.
-CACHES = ("/cache_utils.py", "/kv_cache.py", "/continuous_batching/cache.py")  # files that allocate them
 KINDS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "kept", "communication", "caches",
          "buffers", "other")
 
