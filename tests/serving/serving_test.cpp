@@ -72,7 +72,7 @@ TEST(ServedModel, IsRefusedWithTheKeyThatIsMissingOrWrong) {
   EXPECT_EQ(complaint_about(small_with({{"vocab_size", nullptr}}).dump()),
             "there is no 'vocab_size', which models of this type need");
   EXPECT_EQ(complaint_about(small_with({{"hidden_size", -1}}).dump()),
-            "'hidden_size' is -1, and must be a number from 0 to 2^40");
+            "'hidden_size' is -1, and must be a whole number from 0 to 2^40");
   EXPECT_THAT(complaint_about(small_with({{"quantization_config", {{"quant_method", "q9"}}}}).dump()),
               HasSubstr("the quant_method 'q9' is not known; known are fp8"));
   const Json ignored = {{"quant_method", "fp8"}, {"ignore", {"re:(mlp"}}};
@@ -81,6 +81,62 @@ TEST(ServedModel, IsRefusedWithTheKeyThatIsMissingOrWrong) {
   const Json by_row = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}};
   EXPECT_EQ(complaint_about(small_with({{"quantization_config", by_row}}).dump()), "");
   EXPECT_EQ(complaint_about("[]"), "is not a config.json: it is not a JSON object");
+}
+
+TEST(ServedModel, IsRefusedWhereItsSizesAreNone) {
+  const auto of = [](const Json& more) { return complaint_about(small_with(more).dump()); };
+  EXPECT_EQ(of({{"hidden_size", 64.5}}), "'hidden_size' is 64.5, and must be a whole number from 0 to 2^40");
+  EXPECT_EQ(of({{"intermediate_size", "128"}}),
+            "'intermediate_size' is \"128\", and must be a whole number from 0 to 2^40");
+  for (const char* name : {"vocab_size", "num_key_value_heads", "head_dim", "intermediate_size"})
+    EXPECT_EQ(of({{name, 0}}), fmt::format("'{}' is 0, and must be 1 or more", name));
+  EXPECT_EQ(of({{"num_key_value_heads", 3}}),
+            "'num_attention_heads' is 8, which is no multiple of the 3 key-value heads");
+  EXPECT_EQ(of({{"layer_types", {"full_attention"}}}), "'num_hidden_layers' is 4, and the types of 1 layers are told");
+  EXPECT_EQ(of({{"tie_word_embeddings", "false"}}), "'tie_word_embeddings' is \"false\", and must be true or false");
+  EXPECT_EQ(of({{"torch_dtype", "float8"}}), "the dtype 'float8' is not one of bfloat16, float16, float32");
+  EXPECT_EQ(of({{"quantization_config", "fp8"}}), "'quantization_config' is \"fp8\", and must be an object");
+  EXPECT_EQ(of({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 0}}}}),
+            "'bits' is 0, and must be from 1 to 16");
+  EXPECT_EQ(of({{"vision_config", {{"hidden_size", 64}, {"depth", 1LL << 38}}}}),
+            "274877906944 layers in 'vision_config' are no model");
+  EXPECT_THROW(model_of(small_with({{"intermediate_size", 1LL << 40}})), InvalidArgument);
+}
+
+// The parameters that the models' pages tell.
+TEST(ServedModel, HasTheParametersOfItsFamily) {
+  const auto parameters = [](Json config, const Json& more) {
+    config.update(more);
+    return static_cast<double>(model_of(config).parameters()) / 1e9;
+  };
+  const Json olmo = {{"model_type", "olmo2"},    {"hidden_size", 5120},
+                     {"num_hidden_layers", 64},  {"num_attention_heads", 40},
+                     {"num_key_value_heads", 8}, {"intermediate_size", 27648},
+                     {"vocab_size", 100352},     {"max_position_embeddings", 4096}};
+  EXPECT_NEAR(parameters(olmo, Json::object()), 32.234, 0.001);
+  EXPECT_NEAR(parameters(olmo, {{"model_type", "exaone4"}, {"intermediate_size", 27392}, {"vocab_size", 102400}}),
+              32.00, 0.01);
+  EXPECT_NEAR(parameters(olmo, {{"model_type", "cohere"},
+                                {"hidden_size", 8192},
+                                {"num_hidden_layers", 40},
+                                {"num_attention_heads", 64},
+                                {"num_key_value_heads", 64},
+                                {"intermediate_size", 22528},
+                                {"vocab_size", 256000}}),
+              34.981, 0.001);
+  const Json vision = {{"model_type", "qwen2_5_vl"}, {"depth", 32},
+                       {"hidden_size", 1280},        {"intermediate_size", 3420},
+                       {"patch_size", 14},           {"temporal_patch_size", 2},
+                       {"spatial_merge_size", 2},    {"out_hidden_size", 3584}};
+  EXPECT_NEAR(parameters(olmo, {{"model_type", "qwen2_5_vl"},
+                                {"hidden_size", 3584},
+                                {"num_hidden_layers", 28},
+                                {"num_attention_heads", 28},
+                                {"num_key_value_heads", 4},
+                                {"intermediate_size", 18944},
+                                {"vocab_size", 152064},
+                                {"vision_config", vision}}),
+              8.292, 0.001);
 }
 
 TEST(ServedModel, IsReadWithTheNumbersThatPythonWrites) {
@@ -124,6 +180,11 @@ TEST(Weights, OfKeysAreOnEachGpuWhereThereAreMoreGpusThanHeads) {
   const std::uint64_t whole = 9ULL * 64 * 2 + 4096ULL * 8 * 2;
   EXPECT_EQ(2 * weight_bytes(model, Engine::vllm, 8) - weight_bytes(model, Engine::vllm, 4), keys + whole);
   EXPECT_THROW(weight_bytes(model, Engine::vllm, 3), InvalidArgument);
+  // Key-value heads and the width of feed-forward layers must be divisible as well.
+  EXPECT_THROW(
+      weight_bytes(model_of(small_with({{"num_attention_heads", 12}, {"num_key_value_heads", 4}})), Engine::vllm, 6),
+      InvalidArgument);
+  EXPECT_THROW(weight_bytes(model_of(small_with({{"intermediate_size", 129}})), Engine::vllm, 2), InvalidArgument);
 }
 
 TEST(CachePool, HasTheBytesOfATokenOfEachKindOfAttention) {
@@ -187,6 +248,14 @@ ServingQuestion on_h100(Engine engine) {
   question.card.key = question.card.model = "h100";
   question.card.memory_bytes = 81004ULL << 20;
   return question;
+}
+
+TEST(ServingFit, SaysNoToACacheThatIsLargerThanTheGpu) {
+  ServingQuestion question = on_h100(Engine::vllm);
+  question.kv_cache_bytes = 40ULL << 30;
+  EXPECT_TRUE(fit_by_arithmetic(model_named("qwen3-8b"), question).fits);
+  question.kv_cache_bytes = 900ULL << 30;
+  EXPECT_FALSE(fit_by_arithmetic(model_named("qwen3-8b"), question).fits);
 }
 
 TEST(ServingFit, GivesTheCacheWhatTheOthersLeave) {

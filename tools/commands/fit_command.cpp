@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 #include <regex>
 #include <set>
@@ -340,6 +341,8 @@ ServingAnswer serving_answer(const ServingOptions& options, const CardOptions& c
     CACHALOT_REQUIRE(!options.tensor_parallel || server.gpus == 1 || *options.tensor_parallel == server.gpus,
                      "--gpu {}x{} and --tensor-parallel {} both say how many GPUs share the model: give one",
                      server.card.key, server.gpus, *options.tensor_parallel);
+    CACHALOT_REQUIRE(!options.utilization || !std::isnan(*options.utilization),
+                     "--gpu-memory-utilization is no number, and must be one from 0.01 to 1");
     ServingQuestion question;
     question.engine = engine_named(options.engine);
     question.card = server.card;

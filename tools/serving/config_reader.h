@@ -23,9 +23,12 @@ class ConfigReader {
   // Returns the first of these members that is not null; nullptr without one.
   const Json* find(Names names) const;
   // Returns a whole number. The first throws InvalidArgument, which names the first name, where there is none. Both throw
-  // it where the value is not a number from 0 to 2^40.
+  // it where the value is not a whole number from 0 to 2^40.
   std::int64_t number(Names names) const;
   std::int64_t number(Names names, std::int64_t otherwise) const;
+  // Likewise, and throws where it is 0.
+  std::int64_t positive(Names names, std::int64_t otherwise) const;
+  // Throws InvalidArgument where the value is neither true nor false.
   bool flag(Names names, bool otherwise) const;
   std::string text(Names names, std::string_view otherwise) const;
   std::vector<std::string> texts(Names names) const;
@@ -35,7 +38,8 @@ class ConfigReader {
   const std::string& path() const { return path_; }
 
  private:
-  std::int64_t as_number(std::string_view name, const Json& value) const;
+  // Returns the name of find's member.
+  std::optional<std::string_view> find_name(Names names) const;
 
   const Json& config_;
   std::string path_;
@@ -56,10 +60,12 @@ struct ModelFamily {
   int gates = 1;  // matrices of a feed-forward layer beside its first and last
   bool has_norm_bias = false;
   bool has_qkv_bias = false;
-  bool has_all_biases = false;     // of attention and feed-forward layers
-  int qk_norms = 0;                // 1: as wide as a head; 2: as wide as all heads
-  bool ties = false;               // the output layer is the embedding, unless the configuration says otherwise
-  bool has_shared_expert = false;  // beside the experts, as wide as one of them
+  bool has_all_biases = false;       // of attention and feed-forward layers
+  bool has_output_bias = true;       // of attention, where the configuration says that attention has biases
+  int qk_norms = 0;                  // 1: as wide as a head; 2: as wide as all heads
+  bool wants_qk_norms_told = false;  // they are there only where the configuration says so
+  bool ties = false;                 // the output layer is the embedding, unless the configuration says otherwise
+  bool has_shared_expert = false;    // beside the experts, as wide as one of them
 };
 
 // Returns the family of a model_type. Throws InvalidArgument, which names the known ones; `path` is for the message.

@@ -11,10 +11,16 @@ namespace {
 
 // From the models' published code (transformers 5.20).
 constexpr std::array kFamilies{
-    ModelFamily{.types = "llama mistral ministral mixtral"},
+    ModelFamily{.types = "llama mistral ministral mixtral granite granitemoe smollm3 internlm3 ernie4_5"},
     ModelFamily{.types = "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", .has_qkv_bias = true},
     ModelFamily{.types = "qwen3 qwen3_moe qwen3_vl_text qwen3_vl_moe_text", .qk_norms = 1},
-    ModelFamily{.types = "minimax_m2", .qk_norms = 2},
+    ModelFamily{.types = "minimax_m2 olmo2 olmo3", .qk_norms = 2},
+    ModelFamily{.types = "exaone4", .windows = Windows::all_but_every_nth, .qk_norms = 1},
+    ModelFamily{.types = "cohere", .norms = 1, .qk_norms = 2, .wants_qk_norms_told = true, .ties = true},
+    ModelFamily{.types = "cohere2", .windows = Windows::all_but_every_nth, .norms = 1, .ties = true},
+    ModelFamily{.types = "glm4_moe", .has_output_bias = false, .qk_norms = 1, .wants_qk_norms_told = true},
+    ModelFamily{.types = "glm seed_oss", .has_output_bias = false},
+    ModelFamily{.types = "glm4", .norms = 4, .has_output_bias = false},
     ModelFamily{.types = "gemma", .ties = true},
     ModelFamily{.types = "gemma2", .windows = Windows::every_second, .norms = 4, .ties = true},
     ModelFamily{.types = "gemma3_text", .windows = Windows::all_but_every_nth, .norms = 4, .qk_norms = 1, .ties = true},

@@ -97,6 +97,7 @@ Quantization of_method(const std::string& method, const ConfigReader& config) {
                    "{}: the quant_method '{:.40}' is not known; known are {}compressed-tensors, modelopt",
                    config.path(), method, known_formats());
   const auto bits = static_cast<double>(config.number({"bits"}, static_cast<std::int64_t>(format->bits)));
+  CACHALOT_REQUIRE(bits >= 1 && bits <= 16, "{}: 'bits' is {}, and must be from 1 to 16", config.path(), bits);
   const Json* const group_size = config.find({"group_size"});
   const bool is_by_row = group_size != nullptr && group_size->is_number() && group_size->get<double>() < 0;
   const double group =

@@ -61,6 +61,11 @@ std::uint64_t weight_bytes(const ServedModel& model, Engine engine, std::int64_t
   const std::int64_t heads = std::max<std::int64_t>(1, model.heads);
   CACHALOT_REQUIRE(heads % gpus == 0 || model.heads == 0, "{}: {} attention heads cannot be divided among {} GPUs",
                    model.path, model.heads, gpus);
+  const std::int64_t kv_heads = std::max<std::int64_t>(1, model.kv_heads);
+  CACHALOT_REQUIRE(kv_heads % gpus == 0 || gpus % kv_heads == 0 || model.heads == 0,
+                   "{}: {} key-value heads cannot be divided among {} GPUs", model.path, kv_heads, gpus);
+  CACHALOT_REQUIRE(model.inner % gpus == 0, "{}: a feed-forward width of {} cannot be divided among {} GPUs",
+                   model.path, model.inner, gpus);
   double all = latent_copy(model, engine, gpus);
   for (const Tensor& tensor : model.stored.empty() ? model.tensors : model.stored) {
     std::int64_t parts = tensor.split == Split::replicated ? 1 : gpus;

@@ -14,7 +14,11 @@
 namespace cachalot::tools {
 namespace {
 
+// Throws InvalidArgument where the elements are more than those of any layer.
 std::uint64_t product(std::int64_t one, std::int64_t other) {
+  constexpr double kMost = 1ULL << 44;
+  CACHALOT_REQUIRE(static_cast<double>(one) * static_cast<double>(other) <= kMost,
+                   "--model: a tensor of {} x {} elements is too large for a model", one, other);
   return static_cast<std::uint64_t>(one) * static_cast<std::uint64_t>(other);
 }
 
@@ -25,6 +29,7 @@ class Builder {
       : config_(config), family_(family), model_(model) {
     model.hidden = config.number({"hidden_size", "n_embd", "d_model"});
     model.vocabulary = config.number({"vocab_size"});
+    CACHALOT_REQUIRE(model.vocabulary > 0, "{}: 'vocab_size' is 0, and must be 1 or more", config.path());
     model.max_positions = config.number({"max_position_embeddings", "n_positions", "max_seq_len"}, 0);
     pattern_ = config.text({"hybrid_override_pattern"}, "");
     if (pattern_.empty()) pattern_ = pattern_of_types(config.texts({"layer_types", "layers_block_type"}));
@@ -32,6 +37,9 @@ class Builder {
     layers_ = pattern_.empty() ? config.number(layers) : config.number(layers, as_signed(pattern_.size()));
     CACHALOT_REQUIRE(layers_ > 0 && layers_ <= 10000 && model.hidden > 0, "{}: {} layers of width {} are no model",
                      config.path(), layers_, model.hidden);
+    CACHALOT_REQUIRE(pattern_.empty() || as_signed(pattern_.size()) >= layers_,
+                     "{}: 'num_hidden_layers' is {}, and the types of {} layers are told", config.path(), layers_,
+                     pattern_.size());
     read_attention();
     read_feed_forward();
     read_state();
@@ -66,10 +74,13 @@ class Builder {
     if (family_.mixer == Mixer::mamba2 && family_.types == "mamba2") return;
     model_.heads = config_.number({"num_attention_heads", "n_head"});
     CACHALOT_REQUIRE(model_.heads > 0, "{}: 'num_attention_heads' is 0", config_.path());
-    model_.kv_heads = config_.number({"num_key_value_heads", "num_kv_heads"}, model_.heads);
+    model_.kv_heads = config_.positive({"num_key_value_heads", "num_kv_heads"}, model_.heads);
     const bool is_old_falcon = family_.types == "falcon" && !config_.flag({"new_decoder_architecture"}, false);
     if (is_old_falcon) model_.kv_heads = config_.flag({"multi_query"}, true) ? 1 : model_.heads;
-    head_dim_ = config_.number({"head_dim", "attention_head_dim"}, model_.hidden / model_.heads);
+    CACHALOT_REQUIRE(model_.heads % model_.kv_heads == 0,
+                     "{}: 'num_attention_heads' is {}, which is no multiple of the {} key-value heads", config_.path(),
+                     model_.heads, model_.kv_heads);
+    head_dim_ = config_.positive({"head_dim", "attention_head_dim"}, model_.hidden / model_.heads);
     rotary_dim_ = family_.mixer == Mixer::latent ? config_.number({"qk_rope_head_dim"}) : head_dim_;
     window_ = config_.number({"sliding_window", "attention_chunk_size"}, 0);
     if (!config_.flag({"use_sliding_window"}, true)) window_ = 0;
@@ -79,14 +90,16 @@ class Builder {
     const std::int64_t by_default = family_.types == "falcon" || family_.types == "mamba2" ? 4 * model_.hidden : -1;
     experts_ = config_.number({"num_local_experts", "num_experts", "n_routed_experts"}, 0);
     if (model_.heads == 0) return;
-    const ConfigReader::Names dense = {"intermediate_size_mlp", "intermediate_size", "ffn_hidden_size", "n_inner"};
-    inner_ = by_default > 0 ? config_.number(dense, by_default) : config_.number(dense);
+    const ConfigReader::Names dense = {"intermediate_size", "ffn_hidden_size", "n_inner"};
+    inner_ = config_.number({"intermediate_size_mlp"}, 0);
+    if (inner_ == 0) inner_ = by_default > 0 ? config_.number(dense, by_default) : config_.number(dense);
     expert_inner_ = config_.number({"moe_intermediate_size", "intermediate_size"}, inner_);
     const std::int64_t shared = config_.number({"n_shared_experts"}, family_.has_shared_expert ? 1 : 0);
     shared_inner_ = config_.number(
         {"shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"},
         shared * expert_inner_);
     if (experts_ <= 1) experts_ = 0;
+    CACHALOT_REQUIRE(inner_ > 0 || experts_ > 0, "{}: 'intermediate_size' is 0, and must be 1 or more", config_.path());
     model_.inner = experts_ > 0 && !has_dense_layers() ? shared_inner_ : inner_;
     if (experts_ > 0) model_.active_experts = config_.number({"num_experts_per_tok", "moe_topk"}, 1);
     model_.expert_inner = expert_inner_;
@@ -134,7 +147,7 @@ class Builder {
       case Windows::every_second:
         return layer % 2 == 0;
       case Windows::all_but_every_nth:
-        return (layer + 1) % std::max<std::int64_t>(1, config_.number({"sliding_window_pattern"}, 6)) != 0;
+        return (layer + 1) % window_period() != 0;
       case Windows::chunks:
         return (layer + 1) % 4 != 0;
       case Windows::all:
@@ -142,6 +155,13 @@ class Builder {
         break;
     }
     return window_ < model_.max_positions && layer >= config_.number({"max_window_layers"}, 0);
+  }
+
+  // "LLLG" is a period of 4 layers.
+  std::int64_t window_period() const {
+    const std::string letters = config_.text({"sliding_window_pattern"}, "");
+    if (!letters.empty()) return as_signed(letters.size());
+    return std::max<std::int64_t>(1, config_.number({"sliding_window_pattern"}, family_.types == "cohere2" ? 4 : 6));
   }
 
   bool has_experts(std::int64_t layer) const {
@@ -193,9 +213,10 @@ class Builder {
     add_matrix(name + ".q_proj", model_.hidden, width, Split::sharded, qkv_bias);
     add_matrix(name + ".k_proj", model_.hidden, kv_width, Split::by_kv_head, qkv_bias);
     add_matrix(name + ".v_proj", model_.hidden, kv_width, Split::by_kv_head, qkv_bias);
-    add_matrix(name + ".o_proj", width, model_.hidden, Split::sharded, has_bias);
-    if (family_.qk_norms == 1) add(name + ".qk_norms", product(head_dim_, 2), Split::replicated);
-    if (family_.qk_norms == 2) add(name + ".qk_norms", product(width + kv_width, 1), Split::replicated);
+    add_matrix(name + ".o_proj", width, model_.hidden, Split::sharded, has_bias && family_.has_output_bias);
+    const int qk_norms = config_.flag({"use_qk_norm"}, !family_.wants_qk_norms_told) ? family_.qk_norms : 0;
+    if (qk_norms == 1) add(name + ".qk_norms", product(head_dim_, 2), Split::replicated);
+    if (qk_norms == 2) add(name + ".qk_norms", product(width + kv_width, 1), Split::replicated);
     cache.token_elements = product(head_dim_, 2);
     cache.heads = model_.kv_heads;
     cache.window = has_window ? window_ : 0;
@@ -244,8 +265,8 @@ class Builder {
     if (!has_experts(layer)) return build_dense(name + ".mlp", inner_);
     const std::int64_t matrices = family_.gates + 2;
     add(name + ".mlp.gate", product(model_.hidden, experts_), Split::replicated);
-    add(name + ".mlp.experts", product(experts_ * matrices, 1) * product(model_.hidden, expert_inner_), Split::sharded,
-        Role::expert);
+    add(name + ".mlp.experts", product(experts_ * matrices, as_signed(product(model_.hidden, expert_inner_))),
+        Split::sharded, Role::expert);
     if (family_.has_all_biases)
       add(name + ".mlp.experts.bias", product(experts_, expert_inner_ * (matrices - 1) + model_.hidden),
           Split::sharded);
@@ -280,19 +301,47 @@ class Builder {
   std::int64_t rank_ = 0;
 };
 
-// The tower that turns images into tokens: a plain vision transformer, and a matrix to the width of the text.
-void add_tower(const ConfigReader& config, ServedModel& model) {
-  const std::int64_t width = config.number({"vt_hidden_size", "hidden_size", "embed_dim", "width"}, 0);
+// Returns the matrices of a tower's feed-forward part.
+std::int64_t tower_matrices(const std::string& type) { return type == "pixtral" || type == "qwen2_5_vl" ? 3 : 2; }
+
+// A matrix that merges neighbouring patches into a token, and one to the width of the text; of some towers for several layers.
+std::uint64_t merger_elements(const ConfigReader& config, std::int64_t width, std::int64_t merged) {
+  const std::int64_t output = config.number({"out_hidden_size"}, 0);
+  const Json* const deep = config.find({"deepstack_visual_indexes"});
+  const auto mergers = static_cast<std::int64_t>(deep != nullptr && deep->is_array() ? deep->size() : 0) + 1;
+  return product(mergers, as_signed(product(width * merged, width * merged + output)));
+}
+
+// The tower that turns images into tokens: a vision transformer, and what brings it to the width of the text. `whole` is
+// the configuration around it.
+void add_tower(const ConfigReader& config, const ConfigReader& whole, ServedModel& model) {
+  const std::string type = config.text({"model_type"}, "");
+  // Qwen2-VL calls the width of the text "hidden_size".
+  const std::int64_t width = type == "qwen2_vl"
+                                 ? config.number({"embed_dim"}, 1280)
+                                 : config.number({"vt_hidden_size", "hidden_size", "embed_dim", "width"}, 0);
   const std::int64_t layers = config.number({"vt_num_hidden_layers", "num_hidden_layers", "depth", "layers"}, 0);
+  CACHALOT_REQUIRE(layers <= 10000, "{}: {} layers in 'vision_config' are no model", config.path(), layers);
   const std::int64_t inner = config.number({"vt_intermediate_size", "intermediate_size"}, 4 * width);
   const std::int64_t patch = config.number({"patch_size"}, 14);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    model.tensors.push_back({.name = fmt::format("vision_tower.layers.{}", layer),
-                             .elements = product(width, 4 * width + 2 * inner + 9) + product(inner, 1)});
+    model.tensors.push_back(
+        {.name = fmt::format("vision_tower.layers.{}", layer),
+         .elements = product(width, 4 * width + tower_matrices(type) * inner + 9) + product(inner, 1)});
   }
-  model.tensors.push_back({.name = "vision_tower.embeddings",
-                           .elements = product(width, 3 * patch * patch + model.hidden),
-                           .split = Split::replicated});
+  const std::int64_t frames = config.number({"temporal_patch_size"}, 1);
+  std::uint64_t more = product(width, 3 * patch * patch * frames);
+  const std::int64_t side = whole.number({"spatial_merge_size"}, config.number({"spatial_merge_size"}, 1));
+  if (type == "pixtral") {
+    more += product(width, as_signed(product(side * side, width))) + product(model.hidden, width + model.hidden);
+  } else if (side > 1 && type.starts_with("qwen")) {
+    more += merger_elements(config, width, side * side);
+    if (config.find({"out_hidden_size"}) == nullptr) more += product(width * side * side, model.hidden);
+  } else {
+    more += product(width, model.hidden);
+  }
+  more += product(width, config.number({"num_position_embeddings"}, 0));
+  model.tensors.push_back({.name = "vision_tower.embeddings", .elements = more, .split = Split::replicated});
 }
 
 Json json_in(const std::string& path) {
@@ -302,7 +351,7 @@ Json json_in(const std::string& path) {
   constexpr std::size_t kMost = 64 << 20;
   while (const std::size_t bytes = file.read(part.data(), part.size())) {
     text.append(part, 0, bytes);
-    CACHALOT_REQUIRE(text.size() <= kMost, "{}: is too large for a config.json", path);
+    CACHALOT_REQUIRE(text.size() <= kMost, "{}: is too large for a config.json, which has 64 MiB at most", path);
   }
   CACHALOT_REQUIRE(file.trouble().empty(), "{}: {}", path, file.trouble());
   // Python writes numbers that JSON does not have.
@@ -312,12 +361,20 @@ Json json_in(const std::string& path) {
   return json;
 }
 
-const Json& member_or(const Json& json, const char* name, const Json& otherwise) {
+// Throws InvalidArgument where the member is there and is neither an object nor null.
+const Json& member_or(const Json& json, const char* name, const Json& otherwise, const std::string& path) {
   const auto found = json.find(name);
-  return found != json.end() && found->is_object() ? *found : otherwise;
+  if (found == json.end() || found->is_null()) return otherwise;
+  CACHALOT_REQUIRE(found->is_object(), "{}: '{}' is {:.40}, and must be an object", path, name, found->dump());
+  return *found;
 }
 
-std::uint64_t dtype_bytes_of(const std::string& dtype) { return dtype == "float32" ? 4 : 2; }
+std::uint64_t dtype_bytes_of(const std::string& dtype, const std::string& path) {
+  if (dtype == "float32" || dtype == "torch.float32") return 4;
+  const bool is_half = dtype.ends_with("float16") || dtype == "auto";
+  CACHALOT_REQUIRE(is_half, "{}: the dtype '{:.40}' is not one of bfloat16, float16, float32", path, dtype);
+  return 2;
+}
 
 // The type of the text part: that of "gemma3" is "gemma3_text", for example.
 std::string text_type(const Json& whole, const Json& text, const ConfigReader& reader) {
@@ -340,18 +397,20 @@ ServedModel read_served_model(const std::string& path) {
   ServedModel model;
   model.path = is_folder ? (fs::path(path) / "config.json").string() : path;
   const Json whole = json_in(model.path);
-  const Json& text = member_or(whole, "text_config", whole);
+  const Json& text = member_or(whole, "text_config", whole, model.path);
   const ConfigReader config(text, model.path);
   model.type = text_type(whole, text, config);
   CACHALOT_REQUIRE(!model.type.empty(), "{}: there is no 'model_type'", model.path);
   const ModelFamily& family = find_family(model.type, model.path);
   const std::string dtype = ConfigReader(whole, model.path).text({"torch_dtype", "dtype"}, "");
-  model.dtype_bytes = dtype_bytes_of(dtype.empty() ? config.text({"torch_dtype", "dtype"}, "bfloat16") : dtype);
+  model.dtype_bytes =
+      dtype_bytes_of(dtype.empty() ? config.text({"torch_dtype", "dtype"}, "bfloat16") : dtype, model.path);
   model.state_bytes = config.text({"mamba_ssm_cache_dtype"}, "") == "float32" ? 4 : model.dtype_bytes;
   Builder(config, family, model).build();
-  if (whole.contains("vision_config"))
-    add_tower(ConfigReader(member_or(whole, "vision_config", whole), model.path), model);
-  const Json& stored = member_or(whole, "quantization_config", member_or(text, "quantization_config", whole));
+  const Json& vision = member_or(whole, "vision_config", whole, model.path);
+  if (&vision != &whole) add_tower(ConfigReader(vision, model.path), ConfigReader(whole, model.path), model);
+  const Json& of_text = member_or(text, "quantization_config", whole, model.path);
+  const Json& stored = member_or(whole, "quantization_config", of_text, model.path);
   if (&stored != &whole) model.quantization = quantization_of(stored, model.path);
   if (is_folder) model.stored = safetensors_in(path);
   return model;

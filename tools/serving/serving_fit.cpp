@@ -193,7 +193,10 @@ void apply_cache(const CachePool& pool, std::int64_t longest, ServingFit& fit) {
   fit.tokens_by_blocks = pool.tokens_by_blocks(fit.kv_bytes);
   fit.longest = pool.longest(fit.kv_bytes, question.batch, longest);
   fit.fits = answer(pool, fit.kv_bytes, fit.max_model_len, question.batch);
-  if (question.kv_cache_bytes) return;
+  if (question.kv_cache_bytes) {
+    fit.fits = fit.fits && *question.kv_cache_bytes <= rest(question.card.memory_bytes, fit.taken_bytes());
+    return;
+  }
   std::uint64_t least = 0;
   std::uint64_t most = 0;
   for (const ServingPart& part : fit.parts) {
