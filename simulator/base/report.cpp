@@ -32,6 +32,16 @@ std::FILE* open_file(const char* setting, const std::string& path) {
   return file;
 }
 
+std::int64_t now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+Mutex& early_mutex() {
+  static auto& mutex = *new Mutex;
+  return mutex;
+}
+
 }  // namespace
 
 void note_once(std::string_view text) {
@@ -48,7 +58,18 @@ void Report::open(const std::string& log_path, const std::string& report_path,
                   const std::vector<int>& physical_devices) {
   log_ = open_file("log", log_path);
   report_ = open_file("report", report_path);
-  for (const int device : physical_devices) summaries_.emplace_back().physical_device = device;
+  const Lock lock(early_mutex());
+  for (const int device : physical_devices) {
+    Summary& summary = summaries_.emplace_back();
+    summary.physical_device = device;
+    if (const auto found = early_questions().find(device); found != early_questions().end())
+      summary.questions.push_back(found->second);
+  }
+}
+
+std::map<int, Report::Question>& Report::early_questions() {
+  static auto& questions = *new std::map<int, Question>;
+  return questions;
 }
 
 void Report::log(int device, const std::vector<LoggedCall>& calls) {
@@ -78,10 +99,12 @@ void Report::note_memory_info(int device, std::size_t free_bytes) {
   std::vector<Question>& questions = summary.questions;
   if (!questions.empty() && questions.back().ordinal == summary.allocations) questions.pop_back();
   if (questions.size() == kMostQuestions) return;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  questions.push_back({.time_us = std::chrono::duration_cast<std::chrono::microseconds>(now).count(),
-                       .free_bytes = free_bytes,
-                       .ordinal = summary.allocations});
+  questions.push_back({.time_us = now_us(), .free_bytes = free_bytes, .ordinal = summary.allocations});
+}
+
+void Report::note_early_memory_info(int physical_device, std::size_t free_bytes) {
+  const Lock lock(early_mutex());
+  early_questions()[physical_device] = {.time_us = now_us(), .free_bytes = free_bytes};
 }
 
 void Report::note_nccl_memory(int device, NcclMemory whose, std::size_t bytes) {

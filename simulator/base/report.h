@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,8 @@ class Report {
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
   // The program asked how much memory is free.
   void note_memory_info(int device, std::size_t free_bytes);
+  // Likewise of a device's number on the machine, before the program uses CUDA: NVML tells then as well. open() takes it over.
+  static void note_early_memory_info(int physical_device, std::size_t free_bytes);
   // NCCL has taken memory of the device, or given it back: a part of the used memory.
   void note_nccl_memory(int device, NcclMemory whose, std::size_t bytes);
   void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
@@ -83,6 +86,8 @@ class Report {
     std::size_t free_bytes = 0;
     std::uint64_t ordinal = 0;  // as of a Moment
   };
+  // The last question about each device before CUDA was used, by its number on the machine.
+  static std::map<int, Question>& early_questions();
   struct Summary {
     int physical_device = 0;
     std::uint64_t allocations = 0;  // calls that asked for memory

@@ -105,12 +105,13 @@ std::vector<DeviceUser> other_users(const Config& config, int machine_number) {
 NvmlMemory nvml_memory_of(const Config& config, int machine_number) {
   cachalot::MemoryInfo info;
   const bool is_told = ask_process(config, machine_number, [&](Process& process, int device) {
-    info = process.devices().at(device).simulated->memory_info();
+    info = process.allocations().memory_info(process.devices().at(device));
   });
   if (is_told) return {info.total_bytes, info.free_bytes, info.total_bytes - info.free_bytes};
   std::size_t used = 0;
   for (const DeviceUser& user : other_users(config, machine_number)) used += user.bytes;
   used = std::min(used, config.memory_bytes);
+  cachalot::simulator::Report::note_early_memory_info(machine_number, config.memory_bytes - used);
   return {config.memory_bytes, config.memory_bytes - used, used};
 }
 

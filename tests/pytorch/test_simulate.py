@@ -521,6 +521,38 @@ kept = [torch.empty(int(free * 0.1), dtype=torch.uint8, device="cuda") for _ in 
     assert "sized to it" not in done.stderr and "fits on" in done.stderr
 
 
+ASKS = {
+    "total": "told = torch.cuda.get_device_properties(0).total_memory",
+    "free": "told = torch.cuda.mem_get_info()[0]",
+    "nvml": """
+import ctypes
+nvml, device, told = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(device, told) == 0
+told = told[1]""",
+}
+TAKES = {
+    "two sizes": "kept = [torch.empty(told // (100 if i % 6 else 25), dtype=torch.uint8, device='cuda') for i in range(40)]",
+    "one size": "kept = [torch.empty(told // 10, dtype=torch.uint8, device='cuda') for _ in range(7)]",
+    "a model": "model = torch.nn.Sequential(*(torch.nn.Linear(1 << 14, 1 << 14, bias=False, device='cuda') for _ in range(12)))\n"
+               "with torch.no_grad(): model(torch.empty(1, 1 << 14, device='cuda'))",
+    "until none": "kept = []\ntry:\n    while True: kept.append(torch.empty(1 << 30, dtype=torch.uint8, device='cuda'))\n"
+                  "except torch.cuda.OutOfMemoryError: pass",
+}
+
+
+@pytest.mark.parametrize(("first", "asks", "takes", "is_sized"), [
+    ("", "total", "one size", True), ("", "free", "two sizes", True), ("", "nvml", "one size", True),
+    ("torch.cuda.init()", "nvml", "one size", True), ("", "free", "a model", False), ("told = 0", "", "until none", True)])
+def test_memory_that_a_program_sizes_is_told_of(tmp_path: Path, first: str, asks: str, takes: str, is_sized: bool) -> None:
+    program = "\n".join(["import torch", first, ASKS.get(asks, ""), TAKES[takes]]) + "\n"
+    done, report = simulate(tmp_path, program, "--gpu", "l4")
+    assert done.returncode == 0, done.stderr
+    (table,) = report["processes"][0]["cards"]
+    assert ("sized" in table) is is_sized, done.stderr
+    assert table["cards"][0]["pytorch"] is is_sized, "a card that is much smaller"
+
+
 def test_a_library_that_takes_the_free_memory_is_told_of(tmp_path: Path) -> None:
     program = """
 import ctypes, torch
@@ -529,7 +561,7 @@ free, total = torch.cuda.mem_get_info()
 ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(free * 0.9)))
 """
     done, _ = simulate(tmp_path, program, "--gpu", "h100")
-    assert "the program asked for the free memory and took 90." in done.stderr
+    assert "the program asked how much memory there is and took 90." in done.stderr
 
 
 CONVOLUTION = """

@@ -1,6 +1,7 @@
 // Tests of the cards that a program fits on, by the trace of one run.
 #include "tools/simulation/card_table.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -129,24 +130,73 @@ std::optional<SizedMemory> sized_of(std::size_t free_mib, std::size_t block_mib,
   const nlohmann::json device = {{"total_bytes", 1000 * kMiB},
                                  {"memory_info", {{{"time_us", asked_us}, {"free_bytes", free_mib * kMiB}}}}};
   const nlohmann::json torch = {
-      {"largest_row",
-       {{"at", "serve.py:7"}, {"time_us", 10}, {"block_bytes", block_mib * kMiB}, {"allocations", {2, 3}}}}};
-  return sized_memory(device, torch);
+      {"rows",
+       {{{"at", "serve.py:7"}, {"times_us", {10, 11}}, {"block_bytes", block_mib * kMiB}, {"allocations", {2, 3}}}}}};
+  return sized_memory(device, torch, /*went_on=*/false);
 }
 
 TEST(SizedMemory, IsHalfOfWhatWasFreeAndAskedForLater) {
-  EXPECT_EQ(sized_of(800, 350)->bytes(), 700 * kMiB);
+  EXPECT_EQ(sized_of(800, 350)->bytes, 700 * kMiB);
   EXPECT_FALSE(sized_of(800, 199)) << "of the free memory";
   EXPECT_FALSE(sized_of(200, 124)) << "of the device";
   EXPECT_FALSE(sized_of(800, 350, 11)) << "asked later";
-  EXPECT_FALSE(sized_memory({{"memory_info", nlohmann::json::array()}}, {{"largest_row", nullptr}}));
+  EXPECT_FALSE(sized_memory({{"memory_info", nlohmann::json::array()}}, {{"rows", nlohmann::json::array()}}, false));
+}
+
+// Rows of two layers with a window and one without, behind a row of weights and before one of other work.
+TEST(SizedMemory, HasBlocksOfFewSizesThatFollowAQuestion) {
+  nlohmann::json rows = nlohmann::json::array();
+  std::size_t number = 0;
+  const auto add = [&](std::size_t mib, std::size_t count) {
+    nlohmann::json row = {{"at", fmt::format("serve.py:{}", mib)}, {"block_bytes", mib * kMiB}};
+    for (std::size_t i = 0; i < count; ++i, ++number) {
+      row["allocations"].push_back(number);
+      row["times_us"].push_back(number);
+    }
+    rows.push_back(std::move(row));
+  };
+  add(20, 3);
+  for (int i = 0; i < 4; ++i) {
+    add(50, 2);
+    add(100, 1);
+  }
+  add(6, 1);
+  const auto found = [&](const nlohmann::json& memory_info, const nlohmann::json& totals) {
+    return sized_memory({{"total_bytes", 1000 * kMiB}, {"memory_info", memory_info}},
+                        {{"rows", rows}, {"size_questions", totals}}, false);
+  };
+  const auto sized = found({{{"time_us", 3}, {"free_bytes", 900 * kMiB}}}, nlohmann::json::array());
+  ASSERT_TRUE(sized);
+  EXPECT_EQ(sized->bytes, 800 * kMiB);
+  EXPECT_EQ(sized->block_bytes, (std::vector<std::size_t>{50 * kMiB, 100 * kMiB}));
+  EXPECT_EQ(sized->allocations.front(), 3);
+  EXPECT_EQ(sized->allocations.size(), 12);
+  EXPECT_EQ(sized->at, "serve.py:100");
+  const auto by_total = found(nlohmann::json::array(), {3});
+  ASSERT_TRUE(by_total);
+  EXPECT_EQ(by_total->by, SizedMemory::By::total);
+  EXPECT_EQ(by_total->told_bytes, 1000 * kMiB);
+  EXPECT_FALSE(found(nlohmann::json::array(), {12})) << "of all but three blocks";
+}
+
+TEST(SizedMemory, IsOfTheLineThatRanOutWhereTheProgramWentOn) {
+  const nlohmann::json device = {{"total_bytes", 1000 * kMiB}, {"memory_info", nlohmann::json::array()}};
+  nlohmann::json torch = {
+      {"rows", {{{"at", "serve.py:7"}, {"times_us", {10, 11}}, {"block_bytes", 300 * kMiB}, {"allocations", {2, 3}}}}},
+      {"last_oom", {{"at", "serve.py:7"}, {"bytes", 300 * kMiB}}}};
+  EXPECT_EQ(sized_memory(device, torch, true)->bytes, 600 * kMiB);
+  EXPECT_FALSE(sized_memory(device, torch, false));
+  torch["last_oom"]["at"] = "serve.py:8";
+  EXPECT_FALSE(sized_memory(device, torch, true));
 }
 
 TEST(SizedMemory, IsLeftOutWithItsFreesAndNothingElse) {
   const TemporaryFile file;
-  std::ofstream(file.path()) << "a,0,1,0\nf,0\na,1,2,0\na,2,3,0\na,3,3,0\nf,2\na,4,4,0\nf,3\nf,4\n";
+  std::ofstream(file.path())
+      << "a,0,1,0\nf,0\na,1,367001600,0\na,2,367001600,0\na,3,367001600,0\nf,2\na,4,4,0\nf,3\nf,4\n"
+         "a,5,367001600,0\n";  // a later one of the same size
   const TemporaryFile expected;
-  std::ofstream(expected.path()) << "a,0,1,0\nf,0\na,1,2,0\na,4,4,0\nf,4\n";
+  std::ofstream(expected.path()) << "a,0,1,0\nf,0\na,1,367001600,0\na,4,4,0\nf,4\n";
   const Trace trace = without(read_trace(file.path()), *sized_of(800, 350));
   const Trace wanted = read_trace(expected.path());
   ASSERT_EQ(trace.event_count, wanted.event_count);

@@ -1,6 +1,7 @@
 #include "tools/simulation/card_table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cctype>
 #include <functional>
@@ -56,11 +57,25 @@ std::string sized_text_of(const Group& group) {
   return least == most ? least : fmt::format("{} to {}", least, most);
 }
 
+std::string text_of_question(const SizedMemory& sized) {
+  switch (sized.by) {
+    case SizedMemory::By::free:
+      return fmt::format("when {} was free", format_bytes(sized.told_bytes));
+    case SizedMemory::By::total:
+      return fmt::format("after it read that the GPU has {}", format_bytes(sized.told_bytes));
+    case SizedMemory::By::trial:
+      break;
+  }
+  return "until there was no more";
+}
+
 void add_sized(Section& section, const CardTable& table) {
   const SizedMemory& sized = *table.run.sized;
-  section.add_line("sized to it", fmt::format("{} in blocks of {} at {}, which the program asked for when {} was free",
-                                              format_bytes(sized.bytes()), format_bytes(sized.block_bytes), sized.at,
-                                              format_bytes(sized.free_bytes)));
+  std::vector<std::string> sizes;
+  for (const std::size_t bytes : sized.block_bytes) sizes.push_back(format_bytes(bytes));
+  section.add_line("sized to it",
+                   fmt::format("{} in blocks of {} at {}, which the program asked for {}", format_bytes(sized.bytes),
+                               fmt::join(sizes, " and "), sized.at, text_of_question(sized)));
   section.add_line("",
                    fmt::format("It seems to size them to the GPU. The rest must fit; the table has what about {} of "
                                "each GPU leave for them. --gpu runs it on another one.",
@@ -176,7 +191,7 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
   for (const Policy::Heap heap : kHeaps) table.held_bytes[index_of(heap)] = need.held_bytes({.heap = heap});
   if (run.sized) {
     const std::size_t fixed = fixed_bytes(table, run.card, run.heap.value_or(Policy::Heap::segments));
-    const double taken = static_cast<double>(fixed + run.sized->bytes());
+    const double taken = static_cast<double>(fixed + run.sized->bytes);
     table.part = std::min(1.0, taken / static_cast<double>(run.card.memory_bytes));
   }
   if (std::ranges::find(cards, run.card) == cards.end()) cards.push_back(run.card);
@@ -226,9 +241,9 @@ Json json_of(const CardTable& table) {
     json["held_bytes"][std::string(key_of(heap))] = table.held_bytes[index_of(heap)];
   }
   if (const std::optional<SizedMemory>& sized = table.run.sized) {
-    json["sized"] = {{"bytes", sized->bytes()},
+    json["sized"] = {{"bytes", sized->bytes},
                      {"blocks", sized->allocations.size()},
-                     {"free_bytes", sized->free_bytes},
+                     {"free_bytes", sized->by == SizedMemory::By::free ? Json(sized->told_bytes) : Json()},
                      {"at", sized->at},
                      {"part", table.part}};
   }

@@ -272,7 +272,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others,
                               .ran_out = has_failed,
-                              .sized = sized_memory(device, *torch)},
+                              .sized = sized_memory(device, *torch, ran_out(device, torch) && ended_well)},
                       .physical_device = device.at("physical_device").get<int>(),
                       .context = context,
                       .of_others = spread_of_others(device),
@@ -493,7 +493,9 @@ bool sizes_itself(const Simulation& simulation) {
       return true;
     if (report.driver.is_null()) continue;
     for (const json& device : report.driver.at("devices")) {
-      const bool is_refused = lacked_memory(device, torch_of(report, device), failed(simulation, report));
+      const bool has_failed = failed(simulation, report);
+      if (!has_failed && ran_out(device, torch_of(report, device))) return true;  // it tried, and went on with less
+      const bool is_refused = lacked_memory(device, torch_of(report, device), has_failed);
       if (is_refused && !device.at("memory_info").empty()) return true;
     }
   }

@@ -446,15 +446,18 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
 }
 
 // A server asks how much memory is free, and takes it: the table replays what it took on this GPU.
-void add_size_of_server(Section& section, const json& device) {
+void add_size_of_server(Section& section, const ProcessReport& report, const json& device) {
   constexpr double kMost = 0.8;
+  const json* const torch = torch_of(report, device);
   const double part = static_cast<double>(number(device, "common_peak_bytes")) /
                       static_cast<double>(std::max<std::size_t>(1, number(device, "total_bytes")));
-  if (!device.value("calls", json::object()).contains("memory_info") || part < kMost) return;
-  section.add_line("",
-                   fmt::format("the program asked for the free memory and took {} of the GPU: if it sizes itself so, a "
-                               "smaller GPU may do; try it with --gpu",
-                               percent_text(part)));
+  const bool has_asked = device.value("calls", json::object()).contains("memory_info") ||
+                         (torch != nullptr && !torch->value("size_questions", json::array()).empty());
+  if (!has_asked || part < kMost) return;
+  section.add_line(
+      "", fmt::format("the program asked how much memory there is and took {} of the GPU: if it sizes itself so, a "
+                      "smaller GPU may do; try it with --gpu",
+                      percent_text(part)));
 }
 
 void add_fits_on(Section& section, const ProcessReport& report, const json& device, bool verbose) {
@@ -464,7 +467,7 @@ void add_fits_on(Section& section, const ProcessReport& report, const json& devi
   } else {
     add_gpus_for(section, report, device);
   }
-  add_size_of_server(section, device);
+  add_size_of_server(section, report, device);
 }
 
 void add_verdict_line(Section& section, std::string text, Mood mood) {
@@ -481,6 +484,9 @@ void add_fits(Section& section, const ProcessReport& report, const json& device,
   add_verdict_line(section, describe_spare(device, spare), Mood::good);
   add_tightness(section, report, device, torch_of(report, device));
   add_fits_on(section, report, device, verbose);
+  const CardTable* const table = cards_of(report, device);
+  if (ran_out(device, torch_of(report, device)) && table != nullptr && !table->run.sized)
+    section.add_line("", "it went on without that memory, and may do so on a smaller GPU: try it with --gpu");
 }
 
 void add_verdict(Section& section, const Simulation& simulation, const ProcessReport& report, const json& device,

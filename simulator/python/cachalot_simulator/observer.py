@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -33,6 +35,7 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     history = History(torch)
     peaks = Peaks(torch)
     torch.cuda._lazy_call(history.start)
+    watch_sizes(torch)
     owners = Owners()
     if not TRACES_ONLY:
         owners.watch()
@@ -49,6 +52,25 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     return None if TRACES_ONLY else owners
 
 
+SIZE_QUESTIONS: list[int] = []  # the times at which the program read how much memory a GPU has, since 1970, in microseconds
+MOST_QUESTIONS = 4096
+
+
+def watch_sizes(torch: Any) -> None:
+    """Notes when the program, not PyTorch, reads `torch.cuda.get_device_properties(device).total_memory`."""
+    properties = getattr(torch._C, "_CudaDeviceProperties", None)
+    told = getattr(properties, "total_memory", None)
+    if told is None:
+        return
+
+    def total_memory(self: Any) -> Any:
+        if origin_of(sys._getframe(1).f_code.co_filename) != "torch" and len(SIZE_QUESTIONS) < MOST_QUESTIONS:
+            SIZE_QUESTIONS.append(time.time_ns() // 1000)
+        return told.__get__(self)
+
+    properties.total_memory = property(total_memory)
+
+
 def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing: Any) -> None:
     devices = []
     snapshot = history.snapshot()
@@ -60,9 +82,13 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
         of_history = {"history": "program's own" if history.is_the_programs else told}
         devices.append(observe(device, stats) | of_history)
         event = peak_of(trace)
-        devices[-1]["largest_row"] = None if event is None else largest_row(trace[: event + 1])
         marks = snapshot["external_annotations"]
-        devices[-1] |= observe_history([], None, marks, owners) if TRACES_ONLY else observe_history(trace, event, marks, owners)
+        attribution = Attribution([] if TRACES_ONLY else trace, marks, owners, None if TRACES_ONLY else event)
+        devices[-1] |= observe_history([], None, attribution) if TRACES_ONLY else observe_history(trace, event, attribution)
+        live = [] if event is None else live_after(trace[: event + 1])
+        devices[-1]["largest_row"] = largest_row(live)
+        devices[-1]["rows"] = rows_of(without_training(live, attribution))
+        devices[-1]["size_questions"] = SIZE_QUESTIONS
         if not history.is_the_programs and not told["cut"]:
             write_trace(os.path.join(FOLDER, f"trace-{os.getpid()}-{device}.csv"), trace)
         if TRACE and not history.is_the_programs:
@@ -101,9 +127,8 @@ def observe(device: int, stats: dict[str, int]) -> dict[str, int]:
     }
 
 
-def observe_history(trace: list[dict], event: int | None, annotations: list[dict], owners: Owners) -> dict[str, Any]:
+def observe_history(trace: list[dict], event: int | None, attribution: Attribution) -> dict[str, Any]:
     """Returns the peak, which is after the event, the place where memory ran out last, and the live memory after each step."""
-    attribution = Attribution(trace, annotations, owners, event)
     oom = next((entry for entry in reversed(trace) if entry["action"] == "oom"), None)  # a program may try again with less
     return {
         "peak": None if event is None else peak(trace, event, attribution),
@@ -138,14 +163,17 @@ def peak_of(trace: list[dict]) -> int | None:
     return at
 
 
-MOST_BLOCKS = 4096  # of a row
-SMALL = 64  # times smaller than the blocks of a row: others between them
+Made = tuple[int, dict]  # an allocation: its number among all that the trace allocates, and its entry
+MOST_BLOCKS = 4096  # of all rows
+SMALL = 64  # times smaller than the largest blocks: others between them
+# Kinds of memory that follow from the model, and those that a training has of each pass.
+FIXED = {"parameters", "gradients", "optimizer state"}
+OF_A_STEP = {"activations", "temporaries", "kept", "communication"}
 
 
-def largest_row(trace: list[dict]) -> dict[str, Any] | None:
-    """Returns the blocks of one size, allocated one after the other, that hold most after the trace, if they hold an eighth of
-    all and there are not too many. `allocations`: their numbers among all that the trace allocates."""
-    live: dict[int, tuple[int, dict]] = {}
+def live_after(trace: list[dict]) -> list[Made]:
+    """Returns the blocks that are live after the trace, in the order of their allocations."""
+    live: dict[int, Made] = {}
     made = 0
     for entry in trace:
         if entry["action"] == "alloc":
@@ -153,24 +181,49 @@ def largest_row(trace: list[dict]) -> dict[str, Any] | None:
             made += 1
         elif entry["action"] == "free_requested":
             live.pop(entry["addr"], None)
-    rows: list[list[tuple[int, dict]]] = [[]]
-    size = 0
-    for number, entry in sorted(live.values(), key=lambda block: block[0]):
-        if entry["size"] * SMALL < size:
+    return sorted(live.values(), key=lambda block: block[0])
+
+
+def without_training(live: list[Made], attribution: Attribution) -> list[Made]:
+    kinds = FIXED | OF_A_STEP if attribution.steps else FIXED
+    fixed = {id(block.entry) for block in attribution.peak if block.kind in kinds}
+    return [block for block in live if id(block[1]) not in fixed]
+
+
+def rows_of(live: list[Made]) -> list[dict[str, Any]]:
+    """Returns the blocks that were allocated one after the other, a row for each change of their size, without small ones, and without
+    those of rare sizes where there are too many. `allocations`: their numbers; `times_us`: when they were made."""
+    largest = max((entry["size"] for _, entry in live), default=0)
+    sizes: dict[int, int] = defaultdict(int)
+    for _, entry in live:
+        sizes[entry["size"]] += 1
+    counted, left = set(), MOST_BLOCKS
+    for size, count in sorted(sizes.items(), key=lambda one: -one[0] * one[1]):
+        if size * SMALL >= largest and count <= left:
+            counted.add(size)
+            left -= count
+    rows: list[dict[str, Any]] = []
+    for number, entry in live:
+        if entry["size"] not in counted:
             continue
-        if entry["size"] != size:
-            rows.append([])
-            size = entry["size"]
-        rows[-1].append((number, entry))
-    row = max(rows, key=bytes_of)
-    if not 0 < len(row) <= MOST_BLOCKS or bytes_of(row) * 8 < bytes_of(list(live.values())):
-        return None
-    first = row[0][1]
-    return {"at": place_of(first), "time_us": first["time_us"], "block_bytes": first["size"],
-            "allocations": [number for number, _ in row]}
+        if not rows or rows[-1]["block_bytes"] != entry["size"]:
+            rows.append({"at": place_of(entry), "block_bytes": entry["size"], "allocations": [], "times_us": []})
+        rows[-1]["allocations"].append(number)
+        rows[-1]["times_us"].append(entry["time_us"])
+    return rows
 
 
-def bytes_of(blocks: list[tuple[int, dict]]) -> int:
+def largest_row(live: list[Made]) -> dict[str, Any] | None:
+    """Returns the row that holds most, if it holds an eighth of all."""
+    row = max(rows_of(live), key=bytes_of_row, default=None)
+    return None if row is None or bytes_of_row(row) * 8 < bytes_of(live) else row
+
+
+def bytes_of_row(row: dict[str, Any]) -> int:
+    return row["block_bytes"] * len(row["allocations"])
+
+
+def bytes_of(blocks: list[Made]) -> int:
     return sum(entry["size"] for _, entry in blocks)
 
 
