@@ -76,10 +76,10 @@ void add_sized(Section& section, const CardTable& table) {
   section.add_line("sized to it",
                    fmt::format("{} in blocks of {} at {}, which the program asked for {}", format_bytes(sized.bytes),
                                fmt::join(sizes, " and "), sized.at, text_of_question(sized)));
-  section.add_line("",
-                   fmt::format("It seems to size them to the GPU. The rest must fit; the table has what about {} of "
-                               "each GPU leave for them. --gpu runs it on another one.",
-                               percent_text(table.part)));
+  section.add_line("", fmt::format("It seems to size them to the GPU; if not, it needs as much on every GPU. The rest "
+                                   "must fit; the table has what about {} of each GPU leave for them. --gpu runs it on "
+                                   "another one.",
+                                   percent_text(table.part)));
 }
 
 // The settings that make a program fit on some card on which it does not fit by default.

@@ -453,7 +453,8 @@ void add_size_of_server(Section& section, const ProcessReport& report, const jso
                       static_cast<double>(std::max<std::size_t>(1, number(device, "total_bytes")));
   const bool has_asked = device.value("calls", json::object()).contains("memory_info") ||
                          (torch != nullptr && !torch->value("size_questions", json::array()).empty());
-  if (!has_asked || part < kMost) return;
+  const bool asked_for_error = torch != nullptr && ran_out(device, torch);  // PyTorch asks as well, for its message
+  if (!has_asked || asked_for_error || part < kMost) return;
   section.add_line(
       "", fmt::format("the program asked how much memory there is and took {} of the GPU: if it sizes itself so, a "
                       "smaller GPU may do; try it with --gpu",
