@@ -179,6 +179,18 @@ TEST(SizedMemory, HasBlocksOfFewSizesThatFollowAQuestion) {
   EXPECT_FALSE(found(nlohmann::json::array(), {12})) << "of all but three blocks";
 }
 
+TEST(SizedMemory, IsAQuarterOfADeviceThatOtherProcessesUse) {
+  nlohmann::json device = {{"total_bytes", 1000 * kMiB},
+                           {"common_peak_bytes", 900 * kMiB},
+                           {"peak_with_context_bytes", 900 * kMiB},
+                           {"memory_info", {{{"time_us", 9}, {"free_bytes", 1000 * kMiB}}}}};
+  const nlohmann::json torch = {
+      {"rows", {{{"at", "serve.py:7"}, {"times_us", {10}}, {"block_bytes", 300 * kMiB}, {"allocations", {2}}}}}};
+  EXPECT_FALSE(sized_memory(device, torch, false));
+  device["peak_with_context_bytes"] = 500 * kMiB;
+  EXPECT_TRUE(sized_memory(device, torch, false));
+}
+
 TEST(SizedMemory, IsOfTheLineThatRanOutWhereTheProgramWentOn) {
   const nlohmann::json device = {{"total_bytes", 1000 * kMiB}, {"memory_info", nlohmann::json::array()}};
   nlohmann::json torch = {

@@ -302,13 +302,31 @@ std::vector<Timelines> timelines_of(const ProcessReport& report, const fs::path&
   return timelines;
 }
 
+// Returns the memory of a device that the other processes on it size to it: on another card they take another part.
+std::size_t sized_by_others(const Simulation& simulation, const ProcessReport& report, int physical_device) {
+  std::size_t bytes = 0;
+  for (const ProcessReport& other : simulation.processes) {
+    if (&other == &report || other.driver.is_null()) continue;
+    for (const json& device : other.driver.at("devices")) {
+      const json* const torch = torch_of(other, device);
+      if (torch == nullptr || device.at("physical_device").get<int>() != physical_device) continue;
+      const std::optional<SizedMemory> sized = sized_memory(device, *torch, /*went_on=*/false);
+      bytes += sized ? sized->bytes : 0;
+    }
+  }
+  return bytes;
+}
+
 void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
   for (ProcessReport& report : simulation.processes) {
     report.traces = recorded_traces(report, folder, simulation.ending.is_good(), /*failures=*/!options.is_one_of_many);
     if (options.keeps_timelines) report.timelines = timelines_of(report, folder);
     if (options.is_one_of_many) continue;
-    for (RecordedTrace& one : report.traces)
+    for (RecordedTrace& one : report.traces) {
+      const std::size_t sized = sized_by_others(simulation, report, one.physical_device);
+      one.run.other_bytes -= std::min(one.run.other_bytes, sized);
       report.cards.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
+    }
     report.traces.clear();
   }
 }

@@ -101,6 +101,7 @@ std::optional<SizedMemory> sized_by_trial(const std::vector<SizedBlock>& blocks,
 std::optional<SizedMemory> sized_memory(const json& device, const json& torch, bool went_on) {
   constexpr std::size_t kLeastPartOfTold = 2;
   constexpr std::size_t kLeastPartOfDevice = 4;
+  const bool is_shared = device.value("common_peak_bytes", 0ULL) > device.value("peak_with_context_bytes", 0ULL);
   const json rows = torch.value("rows", json::array());
   const std::vector<SizedBlock> blocks = blocks_of(rows);
   std::optional<SizedMemory> most = went_on ? sized_by_trial(blocks, device, torch) : std::nullopt;
@@ -112,8 +113,9 @@ std::optional<SizedMemory> sized_memory(const json& device, const json& torch, b
     const auto next = std::next(question);
     if (next != questions.end() && next->time_us <= begin->time_us) continue;
     SizedMemory sized = sized_of(next_blocks(begin, blocks.end()), *question);
-    const bool is_sized = sized.told_bytes > 0 && sized.bytes * kLeastPartOfTold >= sized.told_bytes &&
-                          sized.bytes * kLeastPartOfDevice >= number(device, "total_bytes");
+    const bool is_enough = is_shared || sized.bytes * kLeastPartOfTold >= sized.told_bytes;
+    const bool is_sized =
+        sized.told_bytes > 0 && is_enough && sized.bytes * kLeastPartOfDevice >= number(device, "total_bytes");
     if (is_sized && (!most || sized.bytes > most->bytes)) most = std::move(sized);
   }
   return most;
