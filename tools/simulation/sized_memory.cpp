@@ -76,8 +76,7 @@ SizedMemory sized_of(const std::vector<SizedBlock>& blocks, const SizeQuestion& 
     sized.block_bytes.push_back(block.bytes);
   }
   std::ranges::sort(sized.block_bytes);
-  const auto repeated = std::ranges::unique(sized.block_bytes);
-  sized.block_bytes.erase(repeated.begin(), repeated.end());
+  sized.block_bytes.erase(std::unique(sized.block_bytes.begin(), sized.block_bytes.end()), sized.block_bytes.end());
   if (!blocks.empty())
     sized.at = std::ranges::max_element(blocks, {}, &SizedBlock::bytes)->row->at("at").get<std::string>();
   return sized;
