@@ -17,6 +17,7 @@ from newest import Part, run_all
 PARTS = (
     Part("full", ("test_enable.py", "test_sharing.py")),
     Part("pages", ("test_real_engines.py",)),
+    Part("full", ("test_serving.py",)),
     Part("pages", ("test_engines.py", "test_sleep.py", "test_sharing.py")),
 )
 

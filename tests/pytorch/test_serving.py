@@ -90,6 +90,20 @@ def test_an_engine_that_fails_for_another_reason_is_told(tmp_path: Path) -> None
     assert done.returncode == 2 and "vllm ended with an error: AssertionError: {" in done.stderr
 
 
+@pytest.mark.skipif(os.environ.get("CACHALOT_TEST_ENGINES") != "installed", reason="the real vLLM is in the stage `engines`")
+def test_the_real_vllm_fills_its_part_of_the_gpu_with_tokens(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}))
+    command = [COMMAND, "fit", "--engine", "vllm", "--by", "run", "--model", "config.json", "--gpu", "h100", "--json", "fit.json"]
+    done = subprocess.run(command, cwd=tmp_path, env=own_environment() | {"CACHALOT_PYTHON": sys.executable},
+                          capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads((tmp_path / "fit.json").read_text())["results"]
+    cache = result["kv_cache"]
+    assert cache["bytes"] == cache["tokens"] * cache["token_bytes"], "by its own log, and by the report"
+    others = sum(result[part]["bytes"] for part in ("weights", "activations", "graphs", "other"))
+    assert 0.97 < (cache["bytes"] + others) / (0.92 * result["memory_bytes"]) <= 1.01 and result["fits"]
+
+
 def test_figures_are_the_largest_of_all_ranks() -> None:
     log = """
 (Worker_TP0 pid=1) INFO 11-30 14:32:31 [gpu_worker.py:772] Available KV cache memory: 68.12 GiB

@@ -112,7 +112,11 @@ ServingPart part(std::string key, std::uint64_t bytes, std::string rule) {
 }
 
 void add_parts(const Told& told, ServingFit& fit) {
-  const std::uint64_t weights = told.bytes("weights_bytes");
+  // The log rounds: the exact figure, where it is the same.
+  constexpr std::uint64_t kRounding = std::uint64_t{1} << 23;
+  const std::uint64_t logged = told.bytes("weights_bytes");
+  const std::uint64_t exact = fit.parts.front().bytes;
+  const std::uint64_t weights = std::max(exact, logged) - std::min(exact, logged) <= kRounding ? exact : logged;
   const std::uint64_t consumed = told.bytes("consumed_bytes");
   const std::uint64_t other = consumed > weights ? consumed - weights : told.context_bytes;
   fit.parts = {part("weights", weights, "as the engine says"),

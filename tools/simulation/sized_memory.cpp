@@ -69,7 +69,9 @@ std::vector<SizedBlock> next_blocks(std::vector<SizedBlock>::const_iterator begi
 }
 
 SizedMemory sized_of(const std::vector<SizedBlock>& blocks, const SizeQuestion& question) {
-  SizedMemory sized{.told_bytes = question.bytes, .by = question.by};
+  SizedMemory sized;
+  sized.told_bytes = question.bytes;
+  sized.by = question.by;
   for (const SizedBlock& block : blocks) {
     sized.bytes += block.bytes;
     sized.allocations.push_back(block.number);

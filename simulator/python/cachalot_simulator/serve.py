@@ -11,6 +11,7 @@ the GPU with the most.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -134,6 +135,8 @@ def serve(request: dict[str, Any], answer_path: str) -> int:
                 version = run(request, model)
             except Exception as exception:
                 error = f"{type(exception).__name__}: {exception}"
+            for process in multiprocessing.active_children():  # Python would wait for those that an engine leaves
+                process.terminate()
             sys.stdout.flush()
             for stream, output in zip((1, 2), outputs, strict=True):
                 os.dup2(output, stream)
