@@ -111,10 +111,10 @@ void Copies::copy_parts_to_host(void* to, const void* from, std::size_t bytes) {
 void Copies::copy_parts_to_device(void* to, const void* from, std::size_t bytes) {
   make_unknown(to, bytes);
   const auto first = reinterpret_cast<std::uintptr_t>(from);
-  backed_up_.for_each_part(first, bytes,
-                           [&](std::uint64_t at, std::size_t part, KnownContent::Kind kind, int) CACHALOT_LOCKED {
-                             put(static_cast<char*>(to) + (at - first), reinterpret_cast<const void*>(at), part, kind);
-                           });
+  backed_up_.for_each_part(first, bytes, [&](std::uint64_t at, std::size_t part, KnownContent::Kind kind, int) {
+    know_locked();
+    put(static_cast<char*>(to) + (at - first), reinterpret_cast<const void*>(at), part, kind);
+  });
 }
 
 void Copies::copy_now(void* to, const void* from, std::size_t bytes) {

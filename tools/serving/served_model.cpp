@@ -193,7 +193,7 @@ class Builder {
     if (letter == 'M' || family_.mixer == Mixer::attention_and_mamba2) build_state(name + ".mamba", cache);
     const bool is_mixer_alone = family_.types == "nemotron_h" && letter != '-' && letter != 'E';
     if (model_.heads > 0 && !is_mixer_alone) build_feed_forward(name, layer);
-    const int norms =
+    const std::int64_t norms =
         family_.types == "falcon" && config_.flag({"parallel_attn"}, true) ? falcon_norms() : family_.norms;
     add(name + ".norms", product(model_.hidden, norms * (family_.has_norm_bias ? 2 : 1)), Split::replicated);
     model_.layers.push_back(cache);
@@ -356,7 +356,7 @@ Json json_in(const std::string& path) {
   CACHALOT_REQUIRE(file.trouble().empty(), "{}: {}", path, file.trouble());
   // Python writes numbers that JSON does not have.
   static const std::regex beyond_json("-?\\b(Infinity|NaN)\\b");
-  const Json json = Json::parse(std::regex_replace(text, beyond_json, "null"), nullptr, false);
+  Json json = Json::parse(std::regex_replace(text, beyond_json, "null"), nullptr, false);
   CACHALOT_REQUIRE(json.is_object(), "{}: is not a config.json: it is not a JSON object", path);
   return json;
 }
@@ -378,7 +378,7 @@ std::uint64_t dtype_bytes_of(const std::string& dtype, const std::string& path) 
 
 // The type of the text part: that of "gemma3" is "gemma3_text", for example.
 std::string text_type(const Json& whole, const Json& text, const ConfigReader& reader) {
-  const std::string own = reader.text({"model_type"}, "");
+  std::string own = reader.text({"model_type"}, "");
   if (&whole == &text || !own.empty()) return own;
   return ConfigReader(whole, reader.path()).text({"model_type"}, "") + "_text";
 }
