@@ -106,8 +106,10 @@ void serve(int connection) {
   if (!is_of_this_user(connection)) return;
   set_patience(connection, kSenderPatienceS);
   std::array<std::uint64_t, kMostDescriptors> keys{};
-  const ssize_t bytes = recv(connection, keys.data(), sizeof(keys), MSG_TRUNC);  // also of a longer packet
-  if (bytes <= 0 || bytes % sizeof(keys[0]) != 0 || bytes > static_cast<ssize_t>(sizeof(keys))) return;
+  const ssize_t received = recv(connection, keys.data(), sizeof(keys), MSG_TRUNC);  // also of a longer packet
+  if (received <= 0) return;
+  const auto bytes = static_cast<std::size_t>(received);
+  if (bytes % sizeof(keys[0]) != 0 || bytes > sizeof(keys)) return;
   Duplicates duplicates;
   DescriptorReply reply = DescriptorReply::here;
   for (std::size_t i = 0; i < bytes / sizeof(keys[0]) && reply == DescriptorReply::here; ++i) {
