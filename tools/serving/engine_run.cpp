@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/base/text_layout.h"
 #include "tools/serving/serving_fit.h"
 #include "tools/simulation/python_program.h"
 #include "tools/simulation/running_child.h"
@@ -21,17 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-template <typename Value>
-json or_null(const std::optional<Value>& value) {
-  return value ? json(*value) : json();
-}
-
-json text_or_null(const std::string& text, std::string_view default_text) {
-  return text == default_text ? json() : json(text);
+Json text_or_null(const std::string& text, std::string_view default_text) {
+  return text == default_text ? Json() : Json(text);
 }
 
 // Returns the request in the form that serve.py reads.
-json request_of(const ServedModel& model, const ServingQuestion& question) {
+Json request_of(const ServedModel& model, const ServingQuestion& question) {
   return {{"engine", name_of(question.engine)},
           {"model", fs::absolute(model.path).string()},
           {"gpus", question.gpus},
@@ -73,7 +69,7 @@ struct Told {
 std::size_t largest_row_bytes(const json& torch) {
   std::size_t most = 0;
   for (const json& device : torch.value("devices", json::array())) {
-    if (const json row = device.value("largest_row", json()); row.is_object())
+    for (const json& row : device.value("rows", json::array()))
       most = std::max(most, number(row, "block_bytes") * row.at("allocations").size());
   }
   return most;

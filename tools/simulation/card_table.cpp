@@ -51,9 +51,10 @@ Cell answer_of(const Row& row, Policy::Heap heap) {
           fits ? Mood::good : Mood::bad};
 }
 
-std::string sized_text_of(const Group& group) {
-  const std::string least = format_bytes(group.front()->sized_bytes);
-  const std::string most = format_bytes(group.back()->sized_bytes);
+// "3.82 GiB to 47.53 GiB", or one size.
+std::string sizes_text(std::size_t least_bytes, std::size_t most_bytes) {
+  const std::string least = format_bytes(least_bytes);
+  const std::string most = format_bytes(most_bytes);
   return least == most ? least : fmt::format("{} to {}", least, most);
 }
 
@@ -152,9 +153,7 @@ bool has_kernels(const Card& card, const std::vector<std::string>& architectures
 }
 
 std::string memory_text_of(const std::vector<Card>& cards) {
-  const std::string least = format_bytes(cards.front().memory_bytes);
-  const std::string most = format_bytes(cards.back().memory_bytes);
-  return least == most ? least : fmt::format("{} to {}", least, most);
+  return sizes_text(cards.front().memory_bytes, cards.back().memory_bytes);
 }
 
 std::string text_of_cards(const std::vector<Card>& cards) {
@@ -218,7 +217,7 @@ void add_to(Section& section, const CardTable& cards, bool verbose) {
   table.columns.push_back({.title = " "});
   for (const Group& group : groups_of(cards, verbose)) {
     std::vector<Cell> row = {text_of_cards(cards_of(group)), memory_text_of(cards_of(group))};
-    if (cards.run.sized) row.emplace_back(sized_text_of(group));
+    if (cards.run.sized) row.emplace_back(sizes_text(group.front()->sized_bytes, group.back()->sized_bytes));
     for (const Policy::Heap heap : kHeaps) row.push_back(answer_of(*group.front(), heap));
     row.emplace_back(group.front()->card == cards.run.card ? "this run" : "");
     table.rows.push_back(std::move(row));

@@ -86,7 +86,6 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
         attribution = Attribution([] if TRACES_ONLY else trace, marks, owners, None if TRACES_ONLY else event)
         devices[-1] |= observe_history([], None, attribution) if TRACES_ONLY else observe_history(trace, event, attribution)
         live = [] if event is None else live_after(trace[: event + 1])
-        devices[-1]["largest_row"] = largest_row(live)
         devices[-1]["rows"] = rows_of(without_training(live, attribution))
         devices[-1]["size_questions"] = SIZE_QUESTIONS
         if not history.is_the_programs and not told["cut"]:
@@ -211,20 +210,6 @@ def rows_of(live: list[Made]) -> list[dict[str, Any]]:
         rows[-1]["allocations"].append(number)
         rows[-1]["times_us"].append(entry["time_us"])
     return rows
-
-
-def largest_row(live: list[Made]) -> dict[str, Any] | None:
-    """Returns the row that holds most, if it holds an eighth of all."""
-    row = max(rows_of(live), key=bytes_of_row, default=None)
-    return None if row is None or bytes_of_row(row) * 8 < bytes_of(live) else row
-
-
-def bytes_of_row(row: dict[str, Any]) -> int:
-    return row["block_bytes"] * len(row["allocations"])
-
-
-def bytes_of(blocks: list[Made]) -> int:
-    return sum(entry["size"] for _, entry in blocks)
 
 
 def sites_of(live: list[dict]) -> list[dict[str, Any]]:
