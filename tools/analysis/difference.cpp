@@ -580,7 +580,7 @@ Section moment_section(const char* key, const DifferenceMoment& moment) {
 
 Section device_section(const Difference& difference, const DeviceDifference& device, std::size_t top) {
   Section section;
-  for (const std::size_t i : {0, 1})
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
     section.add(Note{.text = moment_text(i == 0 ? 'A' : 'B', difference.paths[i], device.device[i], device.moment[i]),
                      .is_wrapped = false});
   section.add(
