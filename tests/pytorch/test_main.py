@@ -227,6 +227,16 @@ def test_a_program_without_gpu_memory_is_told_as_that():
 
 
 @full_only
+def test_a_child_that_took_memory_is_not_denied():
+    code = "import os\nif os.fork(): os.wait()\nelse:\n    import torch; torch.ones(9, device='cuda'); os._exit(0)"
+    process = cachalot("-c", code, CACHALOT_STATS="")
+    assert succeeds(process) == ""
+    assert process.stderr == (
+        "cachalot: this process allocated no GPU memory; the memory of its child processes is not counted here\n"
+    )
+
+
+@full_only
 @pytest.mark.parametrize("by_main", [True, False])
 def test_stats_1_is_a_table_and_0_is_silence(by_main):
     def told(value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import resource
 import sys
 from typing import Literal
 
@@ -41,12 +42,19 @@ def _text(style: Style) -> str:
     counts = {device: stats(device) for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)}
     used = {device: each for device, each in counts.items() if each["allocation.all.allocated"] or each["num_ooms"]}
     if not used:
-        return "cachalot: the program allocated no GPU memory"
+        return f"cachalot: {_nothing()}"
     if style == "table":
         return _table_of(used)
     return "cachalot: " + "; ".join(
         (f"cuda:{device}: " if len(used) > 1 else "") + _line_of(figures) for device, figures in used.items()
     )
+
+
+def _nothing() -> str:
+    had_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss != 0
+    if had_children:
+        return "this process allocated no GPU memory; the memory of its child processes is not counted here"
+    return "the program allocated no GPU memory"
 
 
 def _overhead(figures: dict[str, int]) -> str:
