@@ -119,7 +119,7 @@ TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
   const CardTable table = make_card_table(trace_with_holes(), run, {large, one});
   EXPECT_EQ(table.rows.size(), 1);
   EXPECT_THAT(lines_of(table, /*verbose=*/false), HasSubstr("has no kernels for newer\n"));
-  EXPECT_EQ(json_of(table).at("left_out"), nlohmann::json::array({"newer"}));
+  EXPECT_EQ(json_of(table).at("left_out"), Json::array({"newer"}));
   EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.size() == 1);
   run.card = one;
   EXPECT_TRUE(make_card_table(trace_with_holes(), run, {one}).rows.empty()) << "as little as the card that ran";

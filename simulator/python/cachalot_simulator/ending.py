@@ -1,7 +1,7 @@
 """Writes how a Python program ended, as JSON into the folder that `observe` of CACHALOT_SIM names: python-<process>.json.
 
 The file has the error that ended the program, its steps, and why it was ended early: after `max_steps` of CACHALOT_SIM,
-or because it read unknown values 10,000 times at one place, at which. With traces_only:1 it has the modules that other
+or because it read unknown values 10,000 times at one place without a step of an optimizer, at which. With traces_only:1 it has the modules that other
 runs of the program may find imported.
 """
 
@@ -33,6 +33,7 @@ class Ending:
         self._counter: StepCounter | None = None
         self._stopped: str | None = None
         self._circles_at: str | None = None
+        self._steps_at: dict[str, int] = {}
         end.add(self._write)
 
     def count_steps(self, stepped: Callable[[Any, int | None], None] | None) -> None:
@@ -47,7 +48,12 @@ class Ending:
         self._end.end_now()
 
     def stop_at_unknown_value(self, at: str) -> None:
-        """Ends the program at a place where it reads unknown values again and again."""
+        """Ends the program at a place where it reads unknown values again and again, unless an optimizer has stepped meanwhile: a
+        training that reads its loss in each step goes on."""
+        steps = self._counter.optimizer_steps if self._counter else 0
+        if steps > self._steps_at.get(at, 0):
+            self._steps_at[at] = steps
+            return
         self._stopped, self._circles_at = "unknown value", at
         self._end.end_program_now()
 

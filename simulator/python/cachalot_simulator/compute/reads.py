@@ -8,14 +8,14 @@ from typing import Any
 
 from cachalot_simulator.places import COMPUTE, place_of
 
-MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for a value which nothing computes
+MOST_TIMES = 10_000  # at one place, before the run may end: a loop that waits for a value which nothing computes
 
 
 class UnknownReads:
     """The reads so far. `how` is "value", a number on the host; or "size", the size of a result on the device."""
 
     def __init__(self, stop: Callable[[str], None]) -> None:
-        """`stop` ends a program that reads the same unknown value again and again; it gets the place."""
+        """`stop` gets the place each time that it has read MOST_TIMES unknown values, and ends a program that waits there."""
         self._stop = stop
         self._times: dict[tuple[str, str], int] = {}
 
@@ -24,7 +24,7 @@ class UnknownReads:
         key = (how, place_of_call())
         times = self._times.get(key, 0) + 1
         self._times[key] = times
-        if times == MOST_TIMES:
+        if times % MOST_TIMES == 0:
             self._stop(key[1])
 
     def report(self) -> list[dict[str, Any]]:
