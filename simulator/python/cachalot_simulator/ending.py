@@ -33,7 +33,6 @@ class Ending:
         self._counter: StepCounter | None = None
         self._stopped: str | None = None
         self._circles_at: str | None = None
-        self._steps_at: dict[str, int] = {}
         end.add(self._write)
 
     def count_steps(self, stepped: Callable[[Any, int | None], None] | None) -> None:
@@ -43,17 +42,16 @@ class Ending:
         most = setting("max_steps")
         self._counter = StepCounter(int(most) if most else None, self._stop_after_steps, stepped)
 
+    def optimizer_steps(self) -> int:
+        """Returns the number of steps so far."""
+        return self._counter.optimizer_steps if self._counter else 0
+
     def _stop_after_steps(self) -> None:
         self._stopped = "steps"
         self._end.end_now()
 
     def stop_at_unknown_value(self, at: str) -> None:
-        """Ends the program at a place where it reads unknown values again and again, unless an optimizer has stepped meanwhile: a
-        training that reads its loss in each step goes on."""
-        steps = self._counter.optimizer_steps if self._counter else 0
-        if steps > self._steps_at.get(at, 0):
-            self._steps_at[at] = steps
-            return
+        """Ends the program at a place where it reads unknown values again and again."""
         self._stopped, self._circles_at = "unknown value", at
         self._end.end_program_now()
 
@@ -63,7 +61,7 @@ class Ending:
             return
         report = {
             "error": error,
-            "optimizer_steps": self._counter.optimizer_steps if self._counter else 0,
+            "optimizer_steps": self.optimizer_steps(),
             "forward_calls": self._counter.forward_calls if self._counter else 0,
             "stopped": self._stopped,
             "circles_at": self._circles_at,

@@ -39,7 +39,7 @@ def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
     owners = Owners()
     if not TRACES_ONLY:
         owners.watch()
-    computing = start_computing(ending.stop_at_unknown_value)
+    computing = start_computing(ending)
 
     def write_if_used() -> None:
         if torch.cuda.is_initialized():

@@ -16,10 +16,12 @@ and operations joins them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachalot_simulator.settings import setting
+
+if TYPE_CHECKING:
+    from cachalot_simulator.ending import Ending
 
 # The defaults are those of bench/simulate/computing.py --limits: what a larger limit costs a training grows from here on.
 LIMITS = {"compute_bytes": 256 << 10,  # of all tensors of an operation
@@ -43,15 +45,15 @@ def limit(key: str) -> int:
     return int(value)
 
 
-def start_computing(stop: Callable[[str], None]) -> Any:
-    """Starts to compute what `compute` and `unknown` of CACHALOT_SIM ask for; None: nothing is computed. `stop` ends the
-    program, at the place that it is given, where it reads unknown values again and again."""
+def start_computing(ending: Ending) -> Any:
+    """Starts to compute what `compute` and `unknown` of CACHALOT_SIM ask for; None: nothing is computed. `ending` ends the
+    program where it reads unknown values again and again."""
     which, unknown = map(choice, VALUES)
     if which == "none":
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
 
     most_bytes, most_work = (math.inf, math.inf) if which == "all" else map(limit, LIMITS)
-    computing = Computing(Policy(most_bytes, most_work, unknown), stop)
+    computing = Computing(Policy(most_bytes, most_work, unknown), ending)
     computing.start()
     return computing

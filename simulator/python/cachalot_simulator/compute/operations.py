@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
 from cachalot_simulator.compute.spread import Spread
 from cachalot_simulator.compute.triton_kernels import see_triton_kernels
+
+if TYPE_CHECKING:
+    from cachalot_simulator.ending import Ending
 
 # PyTorch reserves this key, between autograd and the devices, for libraries outside of it, and registers nothing there. A
 # dispatch mode sees the same operations, but where there is one PyTorch adds up gradients in new memory.
@@ -62,9 +65,9 @@ class Policy:
 class Computing:
     """Follows each operation on simulated devices: its result is computed, or is unknown from then on."""
 
-    def __init__(self, policy: Policy, stop: Callable[[str], None]) -> None:
+    def __init__(self, policy: Policy, ending: Ending) -> None:
         self.policy = policy
-        self.reads = UnknownReads(stop)
+        self.reads = UnknownReads(ending)
         self.computed = 0
         self.is_compiled = False  # code of torch.compile or of Triton has run
         self.not_computable: set[str] = set()  # operations that no CPU kernel computes

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cachalot_simulator.places import COMPUTE, place_of
 
-MOST_TIMES = 10_000  # at one place, before the run may end: a loop that waits for a value which nothing computes
+if TYPE_CHECKING:
+    from cachalot_simulator.ending import Ending
+
+MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for a value which nothing computes
+
+
+@dataclass
+class Place:
+    """The reads at a line of the program."""
+
+    times: int = 0
+    since_step: int = 0  # those after the last step of an optimizer
+    steps: int = 0
 
 
 class UnknownReads:
     """The reads so far. `how` is "value", a number on the host; or "size", the size of a result on the device."""
 
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        """`stop` gets the place each time that it has read MOST_TIMES unknown values, and ends a program that waits there."""
-        self._stop = stop
-        self._times: dict[tuple[str, str], int] = {}
+    def __init__(self, ending: Ending) -> None:
+        """`ending` ends a program that reads unknown values at one place again and again. A training that reads its loss in each step
+        goes on."""
+        self._ending = ending
+        self._places: dict[tuple[str, str], Place] = {}
 
     def note(self, how: str) -> None:
         """Counts a read at the innermost line of the program."""
-        key = (how, place_of_call())
-        times = self._times.get(key, 0) + 1
-        self._times[key] = times
-        if times % MOST_TIMES == 0:
-            self._stop(key[1])
+        at = place_of_call()
+        place = self._places.setdefault((how, at), Place())
+        steps = self._ending.optimizer_steps()
+        if steps != place.steps:
+            place.steps, place.since_step = steps, 0
+        place.times += 1
+        place.since_step += 1
+        if place.since_step == MOST_TIMES:
+            self._ending.stop_at_unknown_value(at)
 
     def report(self) -> list[dict[str, Any]]:
         """The places, in the order of their first read."""
-        return [{"at": at, "how": how, "times": times} for (how, at), times in self._times.items()]
+        return [{"at": at, "how": how, "times": place.times} for (how, at), place in self._places.items()]
 
 
 def place_of_call() -> str:
