@@ -140,12 +140,12 @@ TEST(SizedMemory, IsHalfOfWhatWasFreeAndAskedForLater) {
   EXPECT_FALSE(sized_of(800, 199)) << "of the free memory";
   EXPECT_FALSE(sized_of(200, 124)) << "of the device";
   EXPECT_FALSE(sized_of(800, 350, 11)) << "asked later";
-  EXPECT_FALSE(sized_memory({{"memory_info", nlohmann::json::array()}}, {{"rows", nlohmann::json::array()}}, false));
+  EXPECT_FALSE(sized_memory({{"memory_info", Json::array()}}, {{"rows", Json::array()}}, false));
 }
 
 // Rows of two layers with a window and one without, behind a row of weights and before one of other work.
 TEST(SizedMemory, HasBlocksOfFewSizesThatFollowAQuestion) {
-  nlohmann::json rows = nlohmann::json::array();
+  nlohmann::json rows = Json::array();
   std::size_t number = 0;
   const auto add = [&](std::size_t mib, std::size_t count) {
     nlohmann::json row = {{"at", fmt::format("serve.py:{}", mib)}, {"block_bytes", mib * kMiB}};
@@ -165,18 +165,18 @@ TEST(SizedMemory, HasBlocksOfFewSizesThatFollowAQuestion) {
     return sized_memory({{"total_bytes", 1000 * kMiB}, {"memory_info", memory_info}},
                         {{"rows", rows}, {"size_questions", totals}}, false);
   };
-  const auto sized = found({{{"time_us", 3}, {"free_bytes", 900 * kMiB}}}, nlohmann::json::array());
+  const auto sized = found({{{"time_us", 3}, {"free_bytes", 900 * kMiB}}}, Json::array());
   ASSERT_TRUE(sized);
   EXPECT_EQ(sized->bytes, 800 * kMiB);
   EXPECT_EQ(sized->block_bytes, (std::vector<std::size_t>{50 * kMiB, 100 * kMiB}));
   EXPECT_EQ(sized->allocations.front(), 3);
   EXPECT_EQ(sized->allocations.size(), 12);
   EXPECT_EQ(sized->at, "serve.py:100");
-  const auto by_total = found(nlohmann::json::array(), {3});
+  const auto by_total = found(Json::array(), {3});
   ASSERT_TRUE(by_total);
   EXPECT_EQ(by_total->by, SizedMemory::By::total);
   EXPECT_EQ(by_total->told_bytes, 1000 * kMiB);
-  EXPECT_FALSE(found(nlohmann::json::array(), {12})) << "of all but three blocks";
+  EXPECT_FALSE(found(Json::array(), {12})) << "of all but three blocks";
 }
 
 TEST(SizedMemory, IsAQuarterOfADeviceThatOtherProcessesUse) {
@@ -192,7 +192,7 @@ TEST(SizedMemory, IsAQuarterOfADeviceThatOtherProcessesUse) {
 }
 
 TEST(SizedMemory, IsOfTheLineThatRanOutWhereTheProgramWentOn) {
-  const nlohmann::json device = {{"total_bytes", 1000 * kMiB}, {"memory_info", nlohmann::json::array()}};
+  const nlohmann::json device = {{"total_bytes", 1000 * kMiB}, {"memory_info", Json::array()}};
   nlohmann::json torch = {
       {"rows", {{{"at", "serve.py:7"}, {"times_us", {10, 11}}, {"block_bytes", 300 * kMiB}, {"allocations", {2, 3}}}}},
       {"last_oom", {{"at", "serve.py:7"}, {"bytes", 300 * kMiB}}}};
@@ -274,13 +274,13 @@ TEST(ACardTable, MarksAnswersThatChangeWithinTheSpreadOfEstimates) {
   cards[3].more_bytes = 5 * kMiB;
   const CardTable table = make_card_table(trace_with_holes(), run_on(large, 336), cards);
   const auto json = json_of(table).at("cards");
-  EXPECT_EQ(json.at(0).at("unsure"), nlohmann::json::array());
+  EXPECT_EQ(json.at(0).at("unsure"), Json::array());
   EXPECT_EQ(json.at(0).at("pytorch"), false);
-  EXPECT_EQ(json.at(1).at("unsure"), nlohmann::json::array()) << "less than nothing it cannot take";
-  EXPECT_EQ(json.at(2).at("unsure"), nlohmann::json::array());
-  EXPECT_EQ(json.at(3).at("unsure"), nlohmann::json::array({"pytorch"}));
+  EXPECT_EQ(json.at(1).at("unsure"), Json::array()) << "less than nothing it cannot take";
+  EXPECT_EQ(json.at(2).at("unsure"), Json::array());
+  EXPECT_EQ(json.at(3).at("unsure"), Json::array({"pytorch"}));
   EXPECT_EQ(json.at(3).at("pytorch"), true) << "what fits is said as before";
-  EXPECT_EQ(json.at(4).at("unsure"), nlohmann::json::array({"pytorch"})) << "the run itself: 300 MiB would be left";
+  EXPECT_EQ(json.at(4).at("unsure"), Json::array({"pytorch"})) << "the run itself: 300 MiB would be left";
   const std::string text = lines_of(table, /*verbose=*/false);
   EXPECT_THAT(text, HasSubstr("     yes?  "));
   EXPECT_THAT(text, EndsWith("                ?: may change: the context and NCCL are estimates (--context SIZE sets "
@@ -290,7 +290,7 @@ TEST(ACardTable, MarksAnswersThatChangeWithinTheSpreadOfEstimates) {
   cards[0].context_bytes = 20 * kMiB;
   cards[0].less_bytes = 16 * kMiB;
   const CardTable other = make_card_table(trace_with_holes(), run_on(card("large", 1000), 336), cards);
-  EXPECT_EQ(json_of(other).at("cards").at(0).at("unsure"), nlohmann::json::array({"pytorch"}));
+  EXPECT_EQ(json_of(other).at("cards").at(0).at("unsure"), Json::array({"pytorch"}));
   EXPECT_THAT(lines_of(other, /*verbose=*/false), HasSubstr("     no?  "));
 }
 
