@@ -1,7 +1,8 @@
-"""Limits of GPU memory for tests: a plugin of pytest, which pytest finds by itself where cachalot is installed.
+"""Limits of GPU memory for tests, and a guard of memory: a plugin of pytest, which pytest finds by itself where cachalot is installed.
 
     @pytest.mark.gpu_memory_limit("2 GiB")
     @pytest.mark.gpu_no_leaks
+    @pytest.mark.gpu_guard
     def test_step():
         ...
 
@@ -22,6 +23,7 @@ from ._base import environment
 
 if TYPE_CHECKING:
     from ._programs.memory_of_test import Kind, Measurement
+    from ._start.guard_of_test import Guard
 
 
 class Limit(NamedTuple):
@@ -40,17 +42,18 @@ class Asked(NamedTuple):
 
     limits: tuple[Limit, ...]
     no_leaks: tuple[NoLeaks, ...]
+    guard: bool | None  # None: no mark says it
 
     @property
     def devices(self) -> set[int | None]:
-        """Returns the devices to measure; None is the current one."""
+        """Returns the devices to measure; None among them is the current one."""
         return {limit.device for limit in self.limits} | {asked.device for asked in self.no_leaks}
 
 
 def asked_by_marks(item: pytest.Item) -> Asked | None:
     """Returns what a test's marks ask for; None where it has none. Raises ValueError or TypeError, which names the mark."""
-    limits, no_leaks = tuple(_limits(item)), tuple(_no_leaks(item))
-    return Asked(limits, no_leaks) if limits or no_leaks else None
+    asked = Asked(tuple(_limits(item)), tuple(_no_leaks(item)), _guard_mark(item))
+    return asked if asked != ((), (), None) else None
 
 
 def _limits(item: pytest.Item) -> Iterator[Limit]:
@@ -90,6 +93,19 @@ def _no_leaks(item: pytest.Item) -> Iterator[NoLeaks]:
             yield asked
 
 
+def _guard_mark(item: pytest.Item) -> bool | None:
+    def read(on: object = True) -> bool:
+        if not isinstance(on, bool):
+            raise ValueError(f"gpu_guard: on is {on!r}; it must be True or False")
+        return on
+
+    mark = item.get_closest_marker("gpu_guard")
+    try:
+        return None if mark is None else read(*mark.args, **mark.kwargs)
+    except TypeError as error:
+        raise TypeError(f"gpu_guard takes on: {error}") from None
+
+
 def _device(mark: str, device: object) -> int | None:
     text = str(device).removeprefix("cuda:")
     if device is not None and not (text.isdecimal() and not isinstance(device, bool)):
@@ -103,6 +119,7 @@ _MOST_ROWS = 20
 
 _ASKED = pytest.StashKey["Asked | None"]()
 _MEASURED = pytest.StashKey["dict[int, Measurement]"]()
+_guard_of_session: list[Guard] = []  # one, once there is a guard
 _figures_of_session: list[tuple[str, dict[str, Any]]] = []  # of each test
 
 
@@ -113,16 +130,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cachalot-simulate", metavar="GPU", default=None,
         help="run the tests on a simulated GPU, such as a100 or 24GiB; options of `cachalot simulate` may follow in the same word",
     )
+    group.addoption("--cachalot-guard", action="store_true", help="look for writes beside GPU memory and after its life, and for "
+                                                                  "wrong frees, in each test")
+    parser.addini("cachalot_guard", "as --cachalot-guard", type="bool", default=False)
     parser.addini("cachalot_simulate", "the GPU to simulate, as for --cachalot-simulate", default="")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Starts again on the simulated GPU before anything is captured or imported."""
+    """Starts again on the simulated GPU before anything is captured or imported; starts the guard before anything is allocated."""
     given = early_config.known_args_namespace
     asked = given.cachalot_simulate if given.cachalot_simulate is not None else str(early_config.getini("cachalot_simulate"))
     if asked and "libcachalot_simulator" not in environment.text("LD_PRELOAD"):
         _start_again(asked, early_config)
+    if given.cachalot_guard or early_config.getini("cachalot_guard"):
+        _start_guard("--cachalot-guard")
     yield
 
 
@@ -144,11 +166,34 @@ def _start_again(asked: str, config: pytest.Config) -> None:
     os.execve(command, words, environment.copied(CACHALOT_PYTHON=sys.executable))
 
 
+def _start_guard(asked_by: str) -> None:
+    from ._base.errors import EnableError
+    from ._start import guard_of_test
+
+    try:
+        if not _guard_of_session and guard_of_test.start():
+            _guard_of_session.append(guard_of_test.Guard())
+    except EnableError as error:
+        raise pytest.UsageError(f"{asked_by}: {error}") from None
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not _guards_all(config):
+        return None
+    return "cachalot: GPU memory guard" if _guard_of_session else "cachalot: no GPU memory guard, since there is no GPU"
+
+
+def _guards_all(config: pytest.Config) -> bool:
+    return bool(config.getoption("cachalot_guard") or config.getini("cachalot_guard"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu_memory_limit(size, of='allocated', device=None): the test fails if it has more GPU memory "
                                        "at a time than '2 GiB', over what there was before; of='reserved' counts cached memory, too")
     config.addinivalue_line("markers", "gpu_no_leaks(threshold=0, device=None): the test fails if it leaves more allocated GPU "
                                        "memory than the threshold")
+    config.addinivalue_line("markers", "gpu_guard(on=True): the test fails if memory beside its GPU memory, or memory that was freed, is "
+                                       "written to, and if memory is freed or used wrongly; False: it does not, with --cachalot-guard, too")
     _figures_of_session.clear()
 
 
@@ -159,6 +204,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.stash[_ASKED] = asked_by_marks(item)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    if any(asked and asked.guard for asked in (item.stash[_ASKED] for item in items)):
+        _start_guard("a test is marked with gpu_guard")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -170,6 +217,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     except BaseException:
         _forget(item)  # the memory of a failed test is held by its traceback
+        _add_to_failure(item)
         raise
     for measurement in measured.values():
         measurement.end_of_call()
@@ -180,29 +228,54 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             _forget(item)
             pytest.fail(peak.over(limit.limit), pytrace=False)
     _tell_peaks(item, measured)
+    _check_guard(item)
     return result
 
 
 def _begin(item: pytest.Item, asked: Asked | None) -> dict[int, Measurement]:
     wants_report = bool(item.config.getoption("cachalot_report")) and "torch" in sys.modules
-    if asked is None and not wants_report:
+    is_measured = asked is not None and bool(asked.devices)
+    if not wants_report and not is_measured and not (asked and asked.guard):
         return {}
     import torch
 
     from ._programs.memory_of_test import Measurement
 
     if asked and not torch.cuda.is_available():
-        pytest.skip("a limit of GPU memory needs a GPU, or a simulated one: --cachalot-simulate a100")
-    if not asked and not torch.cuda.is_initialized():
+        pytest.skip("a mark of GPU memory needs a GPU, or a simulated one: --cachalot-simulate a100")
+    if not is_measured and not (wants_report and torch.cuda.is_initialized()):
         return {}
-    devices = {_index(device) for device in (asked.devices if asked else {None})}
+    devices = {_index(device) for device in (asked.devices if asked and is_measured else {None})}
     absent = max(devices)
     if absent >= torch.cuda.device_count():
         pytest.fail(f"a mark of this test names cuda:{absent}, and there are {torch.cuda.device_count()} devices", pytrace=False)
     kinds: frozenset[Kind] = frozenset(limit.kind for limit in asked.limits) if asked else frozenset()
     measured = item.stash[_MEASURED] = {
-        device: Measurement(device, kinds, trace=asked is not None) for device in sorted(devices)}
+        device: Measurement(device, kinds, trace=is_measured) for device in sorted(devices)}
     return measured
+
+
+def _found_by_guard(item: pytest.Item) -> str:
+    """Returns the mistakes since the last call, if this test is to be told of them."""
+    found = "\n".join(guard.found() for guard in _guard_of_session)
+    asked = item.stash.get(_ASKED, None)
+    is_guarded = _guards_all(item.config) if asked is None or asked.guard is None else asked.guard
+    return found if is_guarded else ""
+
+
+def _check_guard(item: pytest.Item) -> None:
+    found = _found_by_guard(item)
+    if found:
+        pytest.fail(found, pytrace=False)
+
+
+def _add_to_failure(item: pytest.Item) -> None:
+    try:
+        found = _found_by_guard(item)
+    except RuntimeError:  # the failure may be one of CUDA, after which nothing can be checked
+        return
+    if found:
+        item.add_report_section("call", "GPU memory guard", found)
 
 
 def _index(device: int | None) -> int:
@@ -241,6 +314,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
                 pytest.fail(left.over(asked.threshold), pytrace=False)
     finally:
         _forget(item)
+    _check_guard(item)
     return result
 
 

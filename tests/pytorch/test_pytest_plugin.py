@@ -287,3 +287,87 @@ def test_workers_of_xdist_tell_the_same(pytester):
     text = str(result.stdout)
     assert "exceeds its limit of 1.00 MiB" in text
     assert "100.00 MiB  cuda:0  test_it.py::test_over" in text
+
+
+GUARDED = """
+import ctypes, pytest, torch
+_cuda = ctypes.CDLL(None)
+def smash(address):
+    held = (ctypes.c_ubyte * 1)()
+    assert _cuda.cudaMemcpy(held, ctypes.c_void_p(address), ctypes.c_size_t(1), 2) == 0
+    held[0] ^= 0x55
+    assert _cuda.cudaMemcpy(ctypes.c_void_p(address), held, ctypes.c_size_t(1), 1) == 0
+def make():
+    return torch.empty(1000, dtype=torch.uint8, device="cuda")
+@pytest.fixture
+def kept():
+    x = make()
+    yield x
+    smash(x.data_ptr() - 1)
+def test_good(): make().fill_(3)
+def test_behind():
+    x = make()
+    smash(x.data_ptr() + 1003)
+def test_freed():
+    x = make()
+    pointer = x.data_ptr()
+    del x
+    smash(pointer + 7)
+def test_twice():
+    pointer = torch.cuda.caching_allocator_alloc(4096)
+    torch.cuda.caching_allocator_delete(pointer)
+    with pytest.raises((RuntimeError, ValueError)): torch.cuda.caching_allocator_delete(pointer)
+def test_fixture(kept): pass
+def test_fails_by_itself():
+    x = make()
+    smash(x.data_ptr() + 1003)
+    assert False, "its own words"
+@pytest.mark.gpu_guard(False)
+def test_not_looked_at(): smash(make().data_ptr() + 1003)
+@pytest.mark.gpu_guard
+def test_marked(): pass
+def test_good_after_bad(): make()
+"""
+
+
+def guarded(pytester, *options, code=GUARDED):
+    pytester.makepyfile(test_it=code)
+    result = pytester.runpytest_subprocess(*PLUGIN, *options)
+    return result, str(result.stdout)
+
+
+@pytest.mark.skipif(world.MODE != "full", reason="a process of its own, in which the plugin enables the full allocator")
+def test_the_guard_fails_the_test_that_made_the_mistake_and_no_other(pytester):
+    result, text = guarded(pytester, "--cachalot-guard", "-vv")
+    result.assert_outcomes(passed=5, failed=4, errors=1)
+    for name in ("good", "fixture", "not_looked_at", "marked", "good_after_bad"):
+        assert f"test_it.py::test_{name} PASSED" in text
+    assert "test_it.py::test_fixture ERROR" in text and "something wrote 1 bytes before the block of 1,000 bytes at 0x" in text
+    assert "back_canary: something wrote 3 bytes behind the end of the block of 1,000 bytes" in text
+    assert "write_after_free: something wrote at byte 7 of the block of 1,000 bytes" in text
+    assert "    allocated at: test_it.py:9 in make\n      > return torch.empty(1000" in text
+    assert "    freed at: the return of the test\n" in text
+    assert "    freed at: test_it.py:22 in test_freed\n      > del x" in text
+    assert "double_free: invalid device pointer" in text and "    here: test_it.py:27 in test_twice" in text
+    assert "its own words" in text and "GPU memory guard" in text
+
+
+@pytest.mark.skipif(world.MODE != "full", reason="a process of its own, in which the plugin enables the full allocator")
+def test_a_mark_alone_guards_its_test(pytester):
+    code = GUARDED.split("@pytest.fixture")[0] + """
+@pytest.mark.gpu_guard
+def test_marked():
+    x = make()
+    smash(x.data_ptr() - 1)
+def test_not_marked(): smash(make().data_ptr() - 1)
+@pytest.mark.gpu_guard
+def test_good(): make()
+"""
+    result, text = guarded(pytester, code=code)
+    result.assert_outcomes(passed=2, failed=1)
+    assert "front_canary" in text and "test_marked" in text
+
+
+def test_a_mark_of_the_guard_has_a_rule(run):
+    result, _ = run("@pytest.mark.gpu_guard('yes')\ndef test_it(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR

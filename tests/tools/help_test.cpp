@@ -88,7 +88,8 @@ TEST(Help, HasTheOptionsInGroups) {
 TEST(Help, HasEachOptionOnce) {
   for (const std::string& command : kCommands) {
     const std::string help = cachalot("help " + command).out;
-    for (const auto& option : nlohmann::json::parse(cachalot("help --json " + command).out)["options"]) {
+    const auto told = nlohmann::json::parse(cachalot("help --json " + command).out);
+    for (const auto& option : told["options"]) {
       if (option["is_positional"]) continue;
       const std::string name = option["names"].back();
       EXPECT_EQ(count_of(help, "\n  " + name + " ") + count_of(help, "\n  " + name + "\n") +

@@ -204,7 +204,8 @@ TEST(Simulate, TellsWhatProcessesTakeOfADeviceTogether) {
   EXPECT_THAT(fits.err, HasSubstr("on the device 600.00 MiB at the peak, 1000.00 MiB of all processes together"));
   EXPECT_THAT(fits.err, HasSubstr("on the device 400.00 MiB at the peak, 1000.00 MiB of all processes together"));
   EXPECT_THAT(fits.err, HasSubstr("fits          yes, with 24.00 MiB to spare"));
-  for (const auto& process : nlohmann::json::parse(read_whole(json.path())).at("processes"))
+  const auto report = nlohmann::json::parse(read_whole(json.path()));
+  for (const auto& process : report.at("processes"))
     EXPECT_EQ(process.at("driver").at("devices").at(0).at("common_peak_bytes"), std::size_t{1000} << 20);
   const Outcome fails = simulate("--memory 1GiB --context none " + kProgram + " 600 while '" + kProgram + " 500'");
   EXPECT_EQ(fails.exit_code, 6);
