@@ -733,6 +733,42 @@ if __name__ == "__main__":
     assert torch_report["values"]["unknown_reads"] == [{"at": "served.py:6 in serve", "how": "value", "times": 1}]
 
 
+FORKED_SERVER = """
+import torch
+
+def serve():
+    model = torch.nn.Linear(1 << 10, 1 << 10, bias=False, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    for _ in range(5):
+        model(torch.ones(8, 1 << 10, device="cuda")).sum().backward()
+        optimizer.step()
+    torch.empty(1, device="cuda").item()
+"""
+FORKS_SERVER = """
+import multiprocessing, sys
+sys.path.append("site-packages")
+import served
+child = multiprocessing.get_context("fork").Process(target=served.serve)
+child.start()
+child.join()
+"""
+
+
+def test_a_child_by_fork_has_its_own_places_kinds_and_steps(tmp_path: Path) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "served.py").write_text(FORKED_SERVER)
+    done, report = simulate(tmp_path, FORKS_SERVER, fresh=True)
+    (torch_report,) = [one["torch"] for one in report["processes"] if one["torch"]["devices"]]
+    (device,) = torch_report["devices"]
+    assert torch_report["values"]["unknown_reads"] == [{"at": "served.py:10 in serve", "how": "value", "times": 1}]
+    assert " at served.py:5 in serve" in done.stderr and "train.py" not in done.stderr
+    assert [step["step"] for step in device["steps"]] == [1, 2, 3, 4, 5]
+    kinds = device["steps"][-1]["kinds"]
+    assert [kinds[kind] for kind in ("parameters", "gradients", "optimizer state")] == 3 * [4 << 20]
+    done, report = simulate(tmp_path, FORKS_SERVER, "--max-steps", "2", fresh=True)
+    assert done.returncode == 0 and "the program was ended after 2 steps as asked" in done.stderr
+
+
 def test_a_child_by_fork_may_use_the_gpu_that_its_parent_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     done, report = simulate(tmp_path, FORKS, "--devices", "2")

@@ -43,6 +43,13 @@ class Owners:
         self._last_found: dict[tuple[str, int], dict[int, Owner]] = {}
         self._names = Names()
         self._open = threading.local()
+        os.register_at_fork(after_in_child=self._begin_child)
+
+    def _begin_child(self) -> None:
+        """Forgets what runs in the parent. A child of a process that uses a GPU cannot use one: nothing is marked in it."""
+        if not torch.cuda._is_in_bad_fork():
+            self._process = os.getpid()
+            self._open = threading.local()
 
     def watch(self) -> None:
         """Registers the hooks."""
@@ -53,7 +60,7 @@ class Owners:
         torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run
 
     def _is_ours(self, module: Any) -> bool:
-        """Not in a child by fork, such as a worker that loads data, and no copy that DataParallel made for another thread."""
+        """Not in a child by fork that cannot use the GPU, such as a worker that loads data, and no copy that DataParallel made for another thread."""
         return os.getpid() == self._process and not is_replica(module)
 
     def _entered(self, module: Any, *_: Any) -> None:

@@ -10,6 +10,7 @@ START = os.getcwd()  # the program may go to another folder, and remove it
 # Python's own modules. sys.base_prefix would not do: with Debian's Python it is /usr, and programs lie in /usr/src/app.
 LIBRARIES = ("<", os.path.join(HERE, ""), *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")))
 STARTS_THREADS = "begin_prepared"  # the simulator's frame, too, below all that the thread runs
+STARTS_CHILD = ("/multiprocessing/process.py", "/multiprocess/process.py"), "_bootstrap"  # below it, in a child by fork, is the parent's stack
 COMPUTE = os.path.join(HERE, "compute", "")  # its operations call those of the program: not a place in the program
 
 
@@ -23,10 +24,19 @@ def place_of(entry: dict) -> str:
 
 def frames_of(entry: dict) -> list[dict]:
     """Returns the call stack of an allocation, the innermost frame first, without the simulator's own frames that called the
-    operation."""
-    frames = entry.get("frames", [])
+    operation, and without those of the parent in a child by fork."""
+    frames = in_this_process(entry.get("frames", []))
     ours = [i for i, frame in enumerate(frames) if frame["filename"].startswith(COMPUTE) and frame["name"] != STARTS_THREADS]
     return frames[ours[-1] + 1 :] if ours else frames
+
+
+def in_this_process(frames: list[dict]) -> list[dict]:
+    """Returns the frames, innermost first, that a process of multiprocessing has called: all in a process of another kind."""
+    files, function = STARTS_CHILD
+    for i, frame in enumerate(frames):
+        if frame["name"] == function and frame["filename"].endswith(files):
+            return frames[:i]
+    return frames
 
 
 def place_of_frame(path: str, line: int, name: str) -> str:

@@ -45,6 +45,14 @@ class StepCounter:
         # They stay: torch.compile would compile code again that has seen other hooks.
         modules.register_module_forward_pre_hook(self._entered)
         modules.register_module_forward_hook(self._left, always_call=True)
+        os.register_at_fork(after_in_child=self._begin_child)
+
+    def _begin_child(self) -> None:
+        """Counts anew in a child by fork, unless it cannot use a GPU because its parent does: such a child loads data."""
+        if not torch.cuda._is_in_bad_fork():
+            self._process = os.getpid()
+            self.optimizer_steps = self.forward_calls = 0
+            self._steps_of, self._depth = weakref.WeakKeyDictionary(), threading.local()
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if os.getpid() != self._process:
@@ -104,7 +112,7 @@ class StepCounter:
                 self._stop()
 
     def _is_in_question(self) -> bool:
-        """Not in children by fork, which load data, nor before a GPU is used."""
+        """Not in children by fork of a process that uses a GPU, nor before this one does."""
         return os.getpid() == self._process and torch.cuda.is_initialized()
 
 
