@@ -669,6 +669,30 @@ print(table.tolist())
     assert values["unknown_reads"] == []
 
 
+def test_a_benchmark_that_flushes_the_cache_takes_no_time(tmp_path: Path) -> None:
+    printed, _ = compute(tmp_path, """
+import time
+import torch
+cache = torch.cuda.get_device_properties(0).L2_cache_size
+buffer, numbers = torch.empty(cache // 4, dtype=torch.int, device="cuda"), torch.ones(1 << 20, dtype=torch.int, device="cuda")
+start = time.monotonic()
+for _ in range(2000):
+    buffer.zero_()
+print(cache, time.monotonic() - start < 20, int(numbers.zero_().sum()))
+""", "--gpu", "a100")
+    assert printed == "41943040 True 0\n"
+
+
+def test_a_copy_that_has_no_values_reads_none(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+product = torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")
+print(product.to("meta").device, torch.empty(1000, 1000, device="meta").copy_(product).device, product.float().cpu().device)
+""")
+    assert printed == "meta meta cpu\n"
+    assert values["unknown_reads"] == [{"at": "train.py:4 in <module>", "how": "value", "times": 1}]
+
+
 def test_choices_among_unknown_numbers_are_in_the_middle(tmp_path: Path) -> None:
     printed, values = compute(tmp_path, """
 import torch

@@ -553,6 +553,33 @@ def test_memory_that_a_program_sizes_is_told_of(tmp_path: Path, first: str, asks
     assert table["cards"][0]["pytorch"] is is_sized, "a card that is much smaller"
 
 
+ENGINE = """
+import sys
+import torch
+sys.path.append("site-packages")
+from vllm.config.cache import CacheConfig
+from vllm.v1.worker.utils import allocate_kv_cache
+config = CacheConfig({given})
+cache = allocate_kv_cache(torch.cuda.mem_get_info()[0] * 3 // 10)
+"""
+
+
+@pytest.mark.parametrize("given", ["", "kv_cache_memory_bytes=1 << 30"])
+def test_the_cache_of_an_engine_is_sized_whatever_part_it_takes_unless_the_program_gives_its_size(tmp_path: Path, given: str) -> None:
+    package = tmp_path / "site-packages" / "vllm"
+    (package / "v1" / "worker").mkdir(parents=True)
+    (package / "config").mkdir()
+    (package / "config" / "cache.py").write_text(
+        "class CacheConfig:\n    def __init__(self, kv_cache_memory_bytes=None):\n        self.kv_cache_memory_bytes = kv_cache_memory_bytes\n")
+    (package / "v1" / "worker" / "utils.py").write_text(
+        "import torch\ndef allocate_kv_cache(size):\n    return torch.zeros(size, dtype=torch.int8, device='cuda')\n")
+    done, report = simulate(tmp_path, ENGINE.format(given=given), "--gpu", "h100")
+    (table,) = report["processes"][0]["cards"]
+    assert ("sized" in table) is (given == ""), done.stderr
+    assert table["cards"][0]["pytorch"] is (given == ""), "a card that is much smaller"
+    assert "caches " in done.stderr
+
+
 def test_a_library_that_takes_the_free_memory_is_told_of(tmp_path: Path) -> None:
     program = """
 import ctypes, torch

@@ -191,6 +191,22 @@ TEST(SizedMemory, IsAQuarterOfADeviceThatOtherProcessesUse) {
   EXPECT_TRUE(sized_memory(device, torch, false));
 }
 
+TEST(SizedMemory, IsAnyPartThatIsTheCacheOfAnEngine) {
+  const nlohmann::json device = {{"total_bytes", 1000 * kMiB},
+                                 {"memory_info", {{{"time_us", 9}, {"free_bytes", 900 * kMiB}}}}};
+  const auto sized = [&](std::size_t mib, bool is_cache) {
+    const nlohmann::json row = {{"at", "serve.py:7"},
+                                {"times_us", {10}},
+                                {"block_bytes", mib * kMiB},
+                                {"is_cache", is_cache},
+                                {"allocations", {2}}};
+    return sized_memory(device, {{"rows", {row}}}, false).has_value();
+  };
+  EXPECT_TRUE(sized(300, true));
+  EXPECT_FALSE(sized(300, false));
+  EXPECT_FALSE(sized(30, true)) << "too little to tell";
+}
+
 TEST(SizedMemory, IsOfTheLineThatRanOutWhereTheProgramWentOn) {
   const nlohmann::json device = {{"total_bytes", 1000 * kMiB}, {"memory_info", Json::array()}};
   nlohmann::json torch = {

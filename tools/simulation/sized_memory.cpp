@@ -97,11 +97,21 @@ std::optional<SizedMemory> sized_by_trial(const std::vector<SizedBlock>& blocks,
   return sized.bytes * kLeastPart >= sized.told_bytes ? std::optional(std::move(sized)) : std::nullopt;
 }
 
+// An engine's cache is sized whatever part it takes. Other memory must be half of the free memory, or less where
+// other processes use the device.
+bool is_enough(const SizedMemory& sized, std::size_t device_bytes, bool is_shared, bool is_cache) {
+  constexpr std::size_t kLeastPartOfTold = 2;
+  constexpr std::size_t kLeastPartOfDevice = 4;
+  constexpr std::size_t kLeastPartAsCache = 32;
+  if (sized.told_bytes == 0) return false;
+  if (is_cache) return sized.bytes * kLeastPartAsCache >= device_bytes;
+  return (is_shared || sized.bytes * kLeastPartOfTold >= sized.told_bytes) &&
+         sized.bytes * kLeastPartOfDevice >= device_bytes;
+}
+
 }  // namespace
 
 std::optional<SizedMemory> sized_memory(const json& device, const json& torch, bool went_on) {
-  constexpr std::size_t kLeastPartOfTold = 2;
-  constexpr std::size_t kLeastPartOfDevice = 4;
   const bool is_shared = device.value("common_peak_bytes", 0ULL) > device.value("peak_with_context_bytes", 0ULL);
   const json rows = torch.value("rows", json::array());
   const std::vector<SizedBlock> blocks = blocks_of(rows);
@@ -113,11 +123,12 @@ std::optional<SizedMemory> sized_memory(const json& device, const json& torch, b
     if (begin == blocks.end()) break;
     const auto next = std::next(question);
     if (next != questions.end() && next->time_us <= begin->time_us) continue;
-    SizedMemory sized = sized_of(next_blocks(begin, blocks.end()), *question);
-    const bool is_enough = is_shared || sized.bytes * kLeastPartOfTold >= sized.told_bytes;
-    const bool is_sized =
-        sized.told_bytes > 0 && is_enough && sized.bytes * kLeastPartOfDevice >= number(device, "total_bytes");
-    if (is_sized && (!most || sized.bytes > most->bytes)) most = std::move(sized);
+    const std::vector<SizedBlock> taken = next_blocks(begin, blocks.end());
+    SizedMemory sized = sized_of(taken, *question);
+    const bool is_cache =
+        std::ranges::all_of(taken, [](const SizedBlock& one) { return one.row->value("is_cache", false); });
+    if (is_enough(sized, number(device, "total_bytes"), is_shared, is_cache) && (!most || sized.bytes > most->bytes))
+      most = std::move(sized);
   }
   return most;
 }

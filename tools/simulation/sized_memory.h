@@ -27,8 +27,9 @@ struct SizedMemory {
 
 // Returns the blocks of a device's part of a driver's report and of a torch report, of at most three sizes, which the program
 // allocated next after it was told how much memory is free or is there, if they are at least half of that and a quarter of the
-// device; a quarter is enough where other processes use the device as well. Where the program `went_on` after it had run out of
-// memory, the blocks are those of the line that did, if they are half of the device. Else nullopt.
+// device; a quarter is enough where other processes use the device as well, and a 32nd if all are an engine's cache. Where the
+// program `went_on` after it had run out of memory, the blocks are those of the line that did, if they are half of the device. Else
+// nullopt.
 std::optional<SizedMemory> sized_memory(const nlohmann::json& device, const nlohmann::json& torch, bool went_on);
 
 // Returns the trace without the blocks, and without later ones of these sizes. A trace that stays in its file is returned as it is.

@@ -12,8 +12,10 @@ from cachalot_simulator.places import frames_of
 
 OPTIMIZER = "Optimizer.step#"  # torch's own annotation
 
-# Files that allocate caches: of Transformers, SGLang and vLLM.
-CACHES = ("/cache_utils.py", "/kv_cache.py", "/continuous_batching/cache.py", "/mem_cache/memory_pool.py", "/vllm/v1/worker/utils.py")
+# Files that allocate caches: those of engines, which size them to the GPU unless the program gives a size, and of Transformers.
+CACHES_OF_ENGINES = ("/continuous_batching/cache.py", "/mem_cache/memory_pool.py")
+CACHES = ("/cache_utils.py", "/kv_cache.py")
+VLLMS_CACHE = "/vllm/v1/worker/", "allocate_kv_cache"  # a folder with other functions as well, and a part of the name of those that do
 # The rest is "temporaries", freed in the pass that allocated it, and "other", for example input.
 KINDS = ("parameters", "gradients", "optimizer state", "activations", "temporaries", "kept", "communication", "caches",
          "buffers", "other")
@@ -132,11 +134,22 @@ def kind_by_stack(frames: Any) -> str | None:
         name = frame["filename"]
         if "/torch/distributed/" in name or name.endswith("/torch/nn/parallel/distributed.py"):
             return "communication"
-        if name.endswith(CACHES):
+        if name.endswith(CACHES) or is_engines_cache(frame):
             return "caches"
         if name.endswith("/torch/nn/modules/module.py"):
             return None
     return None
+
+
+def is_of_engine(block: Block) -> bool:
+    """Returns whether it is the cache of an engine, or a part of that."""
+    return block.kind == "caches" and any(map(is_engines_cache, frames_of(block.entry)))
+
+
+def is_engines_cache(frame: dict) -> bool:
+    """Returns whether the function allocates the cache of an engine."""
+    name, (folder, function) = frame["filename"], VLLMS_CACHE
+    return name.endswith(CACHES_OF_ENGINES) or (folder in name and function in frame["name"])
 
 
 def bytes_of(blocks: list[Block]) -> int:

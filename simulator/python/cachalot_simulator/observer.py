@@ -7,6 +7,7 @@ that brings an allocator which tells nothing, as torch's CUDAPluggableAllocator 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from cachalot_simulator.attribution import Attribution, by_kind, by_module
+from cachalot_simulator.attribution import Attribution, by_kind, by_module, is_of_engine
 from cachalot_simulator.compute import start_computing
 from cachalot_simulator.ending import Ending, error_of_program
 from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History, path_for, write_trace
@@ -86,7 +87,7 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
         attribution = Attribution([] if TRACES_ONLY else trace, marks, owners, None if TRACES_ONLY else event)
         devices[-1] |= observe_history([], None, attribution) if TRACES_ONLY else observe_history(trace, event, attribution)
         live = [] if event is None else live_after(trace[: event + 1])
-        devices[-1]["rows"] = rows_of(without_training(live, attribution))
+        devices[-1]["rows"] = rows_of(sizable(live, attribution), caches_of_engines(attribution))
         devices[-1]["size_questions"] = SIZE_QUESTIONS
         if not history.is_the_programs and not told["cut"]:
             write_trace(os.path.join(FOLDER, f"trace-{os.getpid()}-{device}.csv"), trace)
@@ -168,6 +169,7 @@ SMALL = 64  # times smaller than the largest blocks: others between them
 # Kinds of memory that follow from the model, and those that a training has of each pass.
 FIXED = {"parameters", "gradients", "optimizer state"}
 OF_A_STEP = {"activations", "temporaries", "kept", "communication"}
+GIVEN_SIZES = ("kv_cache_memory_bytes", "num_gpu_blocks_override")  # of vLLM's CacheConfig
 
 
 def live_after(trace: list[dict]) -> list[Made]:
@@ -183,15 +185,32 @@ def live_after(trace: list[dict]) -> list[Made]:
     return sorted(live.values(), key=lambda block: block[0])
 
 
-def without_training(live: list[Made], attribution: Attribution) -> list[Made]:
+def sizable(live: list[Made], attribution: Attribution) -> list[Made]:
+    """Returns the blocks that the program may have sized to the GPU."""
     kinds = FIXED | OF_A_STEP if attribution.steps else FIXED
+    if cache_has_given_size():
+        kinds = kinds | {"caches"}
     fixed = {id(block.entry) for block in attribution.peak if block.kind in kinds}
     return [block for block in live if id(block[1]) not in fixed]
 
 
-def rows_of(live: list[Made]) -> list[dict[str, Any]]:
-    """Returns the blocks that were allocated one after the other, a row for each change of their size, without small ones, and without
-    those of rare sizes where there are too many. `allocations`: their numbers; `times_us`: when they were made."""
+def caches_of_engines(attribution: Attribution) -> set[int]:
+    """Returns the identities of the entries of such blocks."""
+    return {id(block.entry) for block in attribution.peak if is_of_engine(block)}
+
+
+def cache_has_given_size() -> bool:
+    """Returns whether the program gives the size of vLLM's cache, which then does not depend on the GPU."""
+    if "vllm.config.cache" not in sys.modules:
+        return False
+    kind = sys.modules["vllm.config.cache"].CacheConfig
+    return any(getattr(one, name, None) is not None for one in gc.get_objects() if type(one) is kind for name in GIVEN_SIZES)
+
+
+def rows_of(live: list[Made], caches: set[int]) -> list[dict[str, Any]]:
+    """Returns the blocks that were allocated one after the other, a row for each change of their size or kind, without small ones, and
+    without those of rare sizes where there are too many. `is_cache`: an engine's; `allocations`: their numbers; `times_us`: when they were
+    made."""
     largest = max((entry["size"] for _, entry in live), default=0)
     sizes: dict[int, int] = defaultdict(int)
     for _, entry in live:
@@ -205,8 +224,9 @@ def rows_of(live: list[Made]) -> list[dict[str, Any]]:
     for number, entry in live:
         if entry["size"] not in counted:
             continue
-        if not rows or rows[-1]["block_bytes"] != entry["size"]:
-            rows.append({"at": place_of(entry), "block_bytes": entry["size"], "allocations": [], "times_us": []})
+        is_cache = id(entry) in caches
+        if not rows or (rows[-1]["block_bytes"], rows[-1]["is_cache"]) != (entry["size"], is_cache):
+            rows.append({"at": place_of(entry), "block_bytes": entry["size"], "is_cache": is_cache, "allocations": [], "times_us": []})
         rows[-1]["allocations"].append(number)
         rows[-1]["times_us"].append(entry["time_us"])
     return rows

@@ -295,6 +295,8 @@ class Operator:
     def handles_whole_numbers(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         if self.draws:
             return whole_numbers.are_worth_drawing(written[0])
+        if whole_numbers.flushes_cache(self.signature.name, written[0]):
+            return False
         return not _is_real(written[0]) and whole_numbers.are_worth_it(self.read(args, kwargs), written)
 
     def writes_host(self, args: tuple) -> bool:
@@ -378,6 +380,8 @@ class Copy(Operator):
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
         to, source = (args[0], args[1]) if self.is_in_place else (result, args[0])
         blocks = not (args[2] if self.is_in_place and len(args) > 2 else kwargs.get("non_blocking"))
+        if to.is_meta:  # no values arrive
+            return
         if has_wrappers((to, source)):
             self.follow_wrapped(to, source)
         elif not is_whole(to) or not is_whole(source):
