@@ -75,6 +75,7 @@ endfunction()
 cachalot_files(simulator_sources simulator
   base/elf_file.cpp
   base/end_of_process.cpp
+  base/kills.cpp
   base/redirection.cpp
   base/report.cpp
   base/static_runtimes.cpp

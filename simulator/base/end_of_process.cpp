@@ -1,5 +1,6 @@
 #include "simulator/base/end_of_process.h"
 
+#include <dlfcn.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include "base/process.h"
 #include "cachalot/simulator.h"
+#include "simulator/base/requests_to_end.h"
 
 namespace cachalot::simulator {
 
@@ -36,10 +38,13 @@ std::atomic<int> ending{0};        // the signal that arrived
 std::atomic<bool> is_done{false};  // by the thread: the report is written, and the signal is sent again
 std::atomic<int> ended_with{-1};   // of exit() and _exit(): 0 to 255; -1 before
 std::atomic<std::uintptr_t> faulted{0};
+std::atomic<void (*)()> write_more{nullptr};
+std::atomic<bool> is_served{false};  // in this process, or in one that has forked it
 
 void end_by(int number) {
+  if (number == request_to_end()) number = SIGKILL;
   std::signal(number, SIG_DFL);
-  kill(getpid(), number);
+  syscall(SYS_kill, getpid(), number);
 }
 
 // The interrupted thread waits for the report, but not for long: it may hold a lock that the report needs.
@@ -62,6 +67,13 @@ void handle_request(int number, siginfo_t*, void*) {
   errno = error;
 }
 
+// The process that asks waits for the end. The thread goes on meanwhile: it may hold a lock that the report needs.
+void handle_request_to_end(int number, siginfo_t*, void*) {
+  const int error = errno;
+  handle(number, /*most_ms=*/0);
+  errno = error;
+}
+
 // The thread cannot go on, so that it waits longer; it dies also without a report.
 void handle_fault(int number, siginfo_t* info, void*) {
   constexpr int kMostMs = 3000;
@@ -79,6 +91,14 @@ void install(int number, void (*handler)(int, siginfo_t*, void*)) {
   sigaction(number, &action, nullptr);
 }
 
+// In place of a handler in Python, which waits for the main thread, perhaps for as long as that runs code in C.
+void take_requests() {
+  struct sigaction action {};
+  action.sa_sigaction = handle_request_to_end;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  sigaction(request_to_end(), &action, nullptr);
+}
+
 // Returns false if a second has passed without an end.
 bool wait_for_an_end() {
   timespec until{};
@@ -93,6 +113,7 @@ bool wait_for_an_end() {
 void serve(void (*write)(bool is_final)) {
   while (!wait_for_an_end()) write(/*is_final=*/false);
   write(/*is_final=*/true);
+  if (const auto more = write_more.load(); more != nullptr) more();
   if (ending != 0) end_by(ending);
   is_done = true;
 }
@@ -110,6 +131,13 @@ void write_before_sudden_end(void (*write)(bool is_final)) {
   install(SIGTERM, handle_request);
   install(SIGINT, handle_request);
   install(SIGSEGV, handle_fault);
+  is_served = true;
+  take_requests();
+}
+
+void write_more_before_sudden_end(void (*write)()) {
+  write_more = write;
+  if (is_served && getpid() == owner) take_requests();
 }
 
 std::optional<int> exit_status() { return ended_with < 0 ? std::nullopt : std::optional(ended_with.load()); }
@@ -118,20 +146,45 @@ std::uintptr_t fault_address() { return faulted; }
 
 namespace {
 
+// The thread that writes would wait for Python's lock, which the caller has.
+void write_more_here_if_necessary() {
+  using Check = int (*)();
+  const auto more = write_more.load();
+  if (more == nullptr) return;
+  const auto has_lock = reinterpret_cast<Check>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  if (has_lock != nullptr && has_lock() == 1) more();
+}
+
 // A child of vfork(), whose exec failed, has the memory of its parent, and must not write in its place.
-void write_before_exit(int code) {
+bool is_to_write() { return getpid() == owner && !is_done; }
+
+void write_now() {
   constexpr int kMostMs = 3000;
-  if (getpid() != owner || is_done) return;
-  ended_with = code & 0xff;
+  constexpr int kMostMsWithMore = 10000;
+  write_more_here_if_necessary();
   sem_post(&arrived);
-  wait_for_the_report(kMostMs);
+  wait_for_the_report(write_more.load() == nullptr ? kMostMs : kMostMsWithMore);
+}
+
+[[noreturn]] void exit_at_once(int code) {
+  if (is_to_write()) {
+    ended_with = code & 0xff;
+    write_now();
+  }
+  for (;;) syscall(SYS_exit_group, code);
 }
 
 }  // namespace
+
+void write_before_kill() {
+  if (is_to_write()) write_now();
+}
+
 }  // namespace cachalot::simulator
 
-// In place of the C library's, which calls no destructor: forked children of Python's multiprocessing end by it.
-extern "C" CACHALOT_SIMULATOR_API void _exit(int code) {
-  cachalot::simulator::write_before_exit(code);
-  for (;;) syscall(SYS_exit_group, code);
-}
+// In place of the C library's, which call no destructors: forked children of Python's multiprocessing end by the first, and workers of
+// Ray by the second.
+
+extern "C" CACHALOT_SIMULATOR_API void _exit(int code) { cachalot::simulator::exit_at_once(code); }
+
+extern "C" CACHALOT_SIMULATOR_API void _Exit(int code) noexcept { cachalot::simulator::exit_at_once(code); }

@@ -18,12 +18,19 @@ void hold_other_threads_at_end();
 // Blocks the caller for at most five seconds, if it is one of them: the end may wait for it.
 void wait_for_end();
 
-// A process that SIGTERM, SIGINT, SIGSEGV or _exit() ends writes its report first, and then ends as it would have.
+// A process that SIGTERM, SIGINT, SIGSEGV, _exit() or _Exit() ends, or that kills itself, writes its report first, and then ends as it
+// would have. So does one that gets request_to_end(): it ends as killed.
 
-// Calls `write` with true before a signal or _exit() ends the process. A signal that the program handles or ignores when this is called,
+// Calls `write` with true before one of these ends the process. A signal that the program handles or ignores when this is called,
 // or handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
 // The thread also calls it each second, with false, as SIGKILL leaves no time for a report. To be called once.
 void write_before_sudden_end(void (*write)(bool is_final));
+
+// From now on, calls `write` after that as well, in any thread, unless it is null.
+void write_more_before_sudden_end(void (*write)());
+
+// To be called before the process kills itself.
+void write_before_kill();
 
 // Returns the status with which the process ends, as exit() and _exit() were told; nullopt before, and where a signal ends it.
 // Any thread may call it.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cachalot/simulator.h"
+#include "simulator/base/end_of_process.h"
 #include "simulator/base/thread_state.h"
 #include "simulator/device/simulation_settings.h"
 #include "simulator/models/config.h"
@@ -90,6 +91,8 @@ const char* cachalot_sim_setting(const char* key) {
 int cachalot_sim_is_used() { return Process::exists() ? 1 : 0; }
 
 void cachalot_sim_write_report() { Process::write_report(/*is_final=*/true); }
+
+void cachalot_sim_write_more(void (*write)()) { write_more_before_sudden_end(write); }
 
 int cachalot_sim_set_faults(int device, const char* faults) {
   return guarded([&](Process& process) {

@@ -663,7 +663,7 @@ here.recv()
 
 
 def test_a_process_that_is_killed_reports_its_last_second(tmp_path: Path) -> None:
-    kill = "time.sleep(2.5); ctypes.CDLL(None).kill(child.pid, signal.SIGKILL); child.join()"
+    kill = "time.sleep(2.5); ctypes.CDLL(None).syscall(62, child.pid, signal.SIGKILL); child.join()"  # kill() would ask it
     done, report = simulate(tmp_path, KILLED + kill, fresh=True)
     (process,) = report["processes"]
     assert not process["driver"]["is_final"] and process["driver"]["devices"][0]["peak_used_bytes"] == 256 << 20
@@ -676,6 +676,39 @@ def test_a_process_writes_all_of_its_report_before_the_program_kills_it(tmp_path
     (process,) = report["processes"]
     assert process["driver"]["is_final"] and process["torch"]["devices"][0]["peak_allocated_bytes"] == 256 << 20
     assert "did not end by itself" not in done.stderr and " in serve" in done.stderr
+
+
+# A worker whose main thread runs C code, as that of Ray: no handler of Python's runs in it.
+IN_C = """
+import ctypes, os, signal, subprocess, sys, threading, time
+import torch
+
+libc = ctypes.CDLL(None)
+if sys.argv[1] in ("end", "wait"):
+    kept = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
+    print("ready", flush=True)
+    if sys.argv[1] == "end":
+        threading.Timer(0.2, libc._Exit, [3]).start()
+    while True:
+        libc.pause()
+child = subprocess.Popen([sys.executable, __file__, "{}"], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.readline()
+"""
+
+
+@pytest.mark.parametrize(("ending", "how"), [
+    ("end", "assert child.wait() == 3"),
+    ("wait", "libc.kill(child.pid, signal.SIGKILL); assert child.wait() == -9"),
+    ("wait", "os.killpg(child.pid, signal.SIGKILL); assert child.wait() == -9"),
+    ("wait", "child.kill(); assert child.wait() == -9"),
+    ("wait", "os._exit(0)"),
+], ids=["ends at once", "killed by C code", "killed with its group", "killed by Python", "left"])
+def test_a_worker_that_runs_c_code_writes_all_of_its_report(tmp_path: Path, ending: str, how: str) -> None:
+    done, report = simulate(tmp_path, IN_C.format(ending) + how, fresh=True)
+    assert done.returncode == 0, done.stderr
+    (process,) = report["processes"]
+    assert process["driver"]["is_final"] and process["torch"]["devices"][0]["peak_allocated_bytes"] == 256 << 20
+    assert " at train.py:7 in <module>" in done.stderr
 
 
 def test_a_server_that_reads_an_unknown_value_again_and_again_ends_with_the_program(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ list(TRANSFORM nccl PREPEND p)
 require_defined("NCCL under its second names" 60 ${nccl})
 
 foreach(name IN LISTS defined)
-  if(NOT name MATCHES "^(cu|__cuda|p?nccl[A-Z]|nvml[A-Z]|cachalot_sim_)|^(dlm?open|dlsym|_exit)$")
+  if(NOT name MATCHES "^(cu|__cuda|p?nccl[A-Z]|nvml[A-Z]|cachalot_sim_)|^(dlm?open|dlsym|_exit|_Exit|kill|killpg)$")
     message(FATAL_ERROR "the simulator exports ${name}")
   endif()
 endforeach()

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/environment.h"
 #include "cachalot/errors.h"
+#include "simulator/base/requests_to_end.h"
 #include "simulator/device/simulation_settings.h"
 #include "simulator/models/gpu_models.h"
 #include "simulator/models/shared_memory_file.h"
@@ -524,6 +525,22 @@ bool breaks_rules(const Simulation& simulation) {
   return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
 }
 
+namespace {
+
+// The processes that the program has left, and that report into the folder: they write their reports and end.
+void end_processes_left(const fs::path& folder) {
+  std::vector<pid_t> left = simulator::all_processes();
+  const std::string text = fmt::format("observe:{}", folder.string());
+  std::erase_if(left, [&](pid_t process) {
+    std::ostringstream environment;
+    environment << std::ifstream(fmt::format("/proc/{}/environ", process)).rdbuf();
+    return environment.str().find(text) == std::string::npos;
+  });
+  simulator::ask_to_end(std::move(left));
+}
+
+}  // namespace
+
 void record_run(const SimulationOptions& options, const fs::path& folder) {
   CACHALOT_REQUIRE(!options.program.empty(), "no program was given");
   const ChildEnd end = run_to_end({.words = options.program,
@@ -533,6 +550,7 @@ void record_run(const SimulationOptions& options, const fs::path& folder) {
                                    .has_our_signals = !options.is_one_of_many,
                                    .fork_server = options.fork_server,
                                    .stop = options.stop});
+  end_processes_left(folder);
   write_end(folder, end);
 }
 

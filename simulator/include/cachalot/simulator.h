@@ -65,6 +65,10 @@ CACHALOT_SIMULATOR_API const char* cachalot_sim_setting(const char* key);
     that end by _exit. Later calls of CUDA are not in it. */
 CACHALOT_SIMULATOR_API void cachalot_sim_write_report(void);
 
+/** From now on, calls `write`, in any thread, when the report is written because _exit, _Exit or a
+    signal ends the process. It replaces the earlier one; nothing is called if it is NULL. */
+CACHALOT_SIMULATOR_API void cachalot_sim_write_more(void (*write)(void));
+
 /** Sets the calls of a device that fail from now on, in the grammar of `faults` of CACHALOT_SIM.
    They replace the earlier ones; "" for none. A text that is refused changes nothing. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);

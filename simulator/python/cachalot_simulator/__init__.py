@@ -27,7 +27,7 @@ def watch_program() -> None:
     from cachalot_simulator.process_end import ProcessEnd
 
     end = ProcessEnd()
-    see_kills(end.write)
+    see_kills()
     ending = Ending(end)
 
     def watch_torch(torch: Any) -> None:

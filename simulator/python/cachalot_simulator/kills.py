@@ -1,13 +1,14 @@
 """Ends other processes of the program such that they write their reports before.
 
-Servers end their engines by SIGKILL, which leaves no time for a report: `os.kill`, which subprocess, multiprocessing and psutil call,
-first sends another signal, and the process that gets it writes its reports and kills itself. A process that does not handle that
-signal, or does not end soon, is killed as it is without this module. A process that kills itself writes its reports as well.
+Servers end their engines by SIGKILL, which leaves no time for a report: the simulator's kill() first sends another signal, and the
+process that gets it writes its reports and kills itself (simulator/base/kills.cpp). `os.kill`, which subprocess, multiprocessing and
+psutil call, holds Python's lock meanwhile, which ctypes does not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -19,21 +20,20 @@ PATIENCE = 10  # seconds, for a long history of memory
 TICK = 0.005
 
 
-def see_kills(write: Callable[[], None]) -> None:
-    """From now on, a process that this one kills is asked for its reports first. `write` writes those of this one."""
-    os.kill = asking_first(os.kill, write)
+def see_kills() -> None:
+    """From now on, a process that this one kills is asked for its reports first, while other threads of this one run."""
+    os.kill = asking_first(os.kill)
 
 
-def asking_first(kill: Callable[[int, int], None], write: Callable[[], None]) -> Callable[[int, int], None]:
+def asking_first(kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    simulator = ctypes.CDLL(None, use_errno=True)
+
     def ask_and_kill(process: int, number: int, /) -> None:
-        if number == signal.SIGKILL and process == os.getpid():
-            write()
-        if number != signal.SIGKILL or process == os.getpid() or not handles(process, KILL):
+        if number != signal.SIGKILL:
             return kill(process, number)
-        with contextlib.suppress(ProcessLookupError):  # it has gone as it was asked to
-            kill(process, KILL)
-            wait_for(process)
-            kill(process, number)
+        if simulator.kill(process, number) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
 
     return ask_and_kill
 

@@ -30,6 +30,7 @@ class ProcessEnd:
         self._lock = threading.RLock()  # of two threads that end the process, the second one waits for the reports
         self._is_writing = False
         self._signal_meanwhile: int | None = None
+        self._write_more = ctypes.CFUNCTYPE(None)(self._write)
         os.register_at_fork(after_in_child=self._begin_child)
         self._see_exits()
 
@@ -59,6 +60,7 @@ class ProcessEnd:
         for number in (signal.SIGTERM, KILL, SUCCEED):
             if is_main and signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._end_by_signal)
+        tell_simulator(self._write_more)
 
     def end_now(self) -> None:
         """Ends the process as if it had succeeded, with its reports and what it has printed so far.
@@ -101,6 +103,7 @@ class ProcessEnd:
                     write_or_print(writer)
             finally:
                 self._is_writing = False
+                tell_simulator(None)  # Python may be gone when it would call
         if self._signal_meanwhile is not None:
             os.kill(os.getpid(), self._signal_meanwhile)  # the handler runs in the main thread
 
@@ -116,6 +119,14 @@ class ProcessEnd:
             if number == SUCCEED:
                 self.end_now()
             os.kill(os.getpid(), signal.SIGKILL if number == KILL else number)
+
+
+def tell_simulator(write: Any) -> None:
+    """Lets the simulator call `write` when C code ends the process at once, or another process kills it; None: nothing.
+
+    A handler of Python's waits for the main thread, which may run C code without end, as that of Ray's workers.
+    """
+    ctypes.CDLL(None).cachalot_sim_write_more(write)
 
 
 def write_or_print(writer: Callable[[], None]) -> None:
