@@ -52,9 +52,9 @@ inline std::vector<pid_t> all_processes() {
   return processes;
 }
 
-// Asks those of the processes that handle the request, and waits until they have ended, ten seconds at most.
+// Asks those of the processes that handle the request, and waits until they have ended, half a minute at most.
 inline void ask_to_end(std::vector<pid_t> processes) {
-  constexpr std::chrono::seconds kPatience{10};
+  constexpr std::chrono::seconds kPatience{30};
   constexpr std::chrono::milliseconds kTick{5};
   std::erase_if(processes, [](pid_t process) { return !handles_request(process); });
   for (const pid_t process : processes) kill(process, request_to_end());

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 # Signals that mean nothing in libc, Python or CUDA: to write the reports and end, as killed or as having succeeded.
 KILL, SUCCEED = signal.SIGRTMIN + 17, signal.SIGRTMIN + 18
-PATIENCE = 10  # seconds, for a long history of memory
+PATIENCE = 30  # seconds, for a long history of memory on a busy machine
 TICK = 0.005
 
 
