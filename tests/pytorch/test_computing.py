@@ -683,6 +683,19 @@ print(cache, time.monotonic() - start < 20, int(numbers.zero_().sum()))
     assert printed == "41943040 True 0\n"
 
 
+def test_activations_that_wait_on_the_cpu_are_not_read(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+layers = torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(3))).cuda()
+for pin in (True, False):
+    with torch.autograd.graph.save_on_cpu(pin_memory=pin):
+        loss = layers(torch.randn(1000, 1000, device="cuda")).square().mean()
+    loss.backward()
+print(layers[0].weight.grad.device)
+""")
+    assert printed == "cuda:0\n" and values["unknown_reads"] == []
+
+
 def test_a_copy_that_has_no_values_reads_none(tmp_path: Path) -> None:
     printed, values = compute(tmp_path, """
 import torch

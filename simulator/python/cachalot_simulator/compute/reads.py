@@ -11,6 +11,8 @@ from cachalot_simulator.places import COMPUTE, place_of
 if TYPE_CHECKING:
     from cachalot_simulator.ending import Ending
 
+# Code that moves values to the host and back, and does not look at them: FSDP with parameters on the CPU, and save_on_cpu.
+MOVING_FOLDER, MOVING_FUNCTION = "/torch/distributed/fsdp/", ("/torch/autograd/graph.py", "pack_to_cpu")
 MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for a value which nothing computes
 
 
@@ -33,8 +35,11 @@ class UnknownReads:
         self._places: dict[tuple[str, str], Place] = {}
 
     def note(self, how: str) -> None:
-        """Counts a read at the innermost line of the program."""
-        at = place_of_call()
+        """Counts a read at the innermost line of the program, unless a library moves the values unseen."""
+        frames = frames_of_call()
+        if how == "value" and frames and moves_unseen(frames[0]):
+            return
+        at = place_of({"frames": frames})
         place = self._places.setdefault((how, at), Place())
         steps = self._ending.optimizer_steps()
         if steps != place.steps:
@@ -49,8 +54,8 @@ class UnknownReads:
         return [{"at": at, "how": how, "times": place.times} for (how, at), place in self._places.items()]
 
 
-def place_of_call() -> str:
-    """The place of the call that reads, as that of an allocation."""
+def frames_of_call() -> list[dict[str, Any]]:
+    """The frames of the call that reads, the innermost first, as those of an allocation."""
     frames: list[dict[str, Any]] = []
     frame = sys._getframe(2)
     while frame is not None:
@@ -58,4 +63,9 @@ def place_of_call() -> str:
         if not code.co_filename.startswith(COMPUTE):
             frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
-    return place_of({"frames": frames})
+    return frames
+
+
+def moves_unseen(frame: dict[str, Any]) -> bool:
+    name, (file, function) = frame["filename"], MOVING_FUNCTION
+    return MOVING_FOLDER in name or (name.endswith(file) and frame["name"] == function)
