@@ -47,7 +47,7 @@ if(CACHALOT_BUILD_TOOLS OR tests_run_command OR CACHALOT_BUILD_BENCHMARKS)
   cachalot_files(command_sources tools
     commands/advise_command.cpp commands/budget_command.cpp commands/check_command.cpp commands/command_line.cpp
     commands/compare_command.cpp commands/completion_command.cpp commands/convert_command.cpp commands/diff_command.cpp
-    commands/explain_command.cpp commands/fit_command.cpp commands/gpus_command.cpp commands/help_command.cpp
+    commands/explain_command.cpp commands/fit_command.cpp commands/fit_server.cpp commands/gpus_command.cpp commands/help_command.cpp
     commands/replay_command.cpp commands/run_command.cpp commands/shared_options.cpp commands/simulate_command.cpp
     commands/snapshot_command.cpp commands/top_command.cpp simulation/fit.cpp simulation/python_server.cpp
     simulation/running_child.cpp simulation/simulation.cpp simulation/simulation_report.cpp serving/engine_run.cpp)

@@ -29,6 +29,7 @@ import training
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOSTILE = "</script><img src=x onerror=\"window.wasExecuted = true\">/model.py"
 SHARED = "window.cachalotReport.shared"
+SERVER = ["--engine", "vllm", "--by", "arithmetic", "--model", ROOT / "data" / "serving" / "models" / "qwen3-8b.json", "--gpu", "h100"]
 SHAPES = pathlib.Path(__file__).parent / "shapes.json"
 # By name: the width of the window, and whether it is dark.
 VIEWS = {"light": (1280, False), "dark": (1280, True), "telephone": (390, False)}
@@ -373,7 +374,7 @@ def test_advise_has_its_table_beside_the_history(context: Context) -> None:
 
 def test_reports_are_tables(context: Context) -> None:
     trace = ROOT / "data" / "traces" / "gpt2_fp32.csv.gz"
-    commands: dict[str, list[object]] = {"compare": [trace], "check": ["--max-peak", "1TiB", trace]}
+    commands: dict[str, list[object]] = {"compare": [trace], "check": ["--max-peak", "1TiB", trace], "fit": SERVER}
     if context.program:
         commands["simulate"] = [context.program, 4, 64, 2]
     for command, arguments in commands.items():
@@ -381,7 +382,7 @@ def test_reports_are_tables(context: Context) -> None:
         context.cachalot(command, "--html", html, *arguments)
         page = context.chromium.open(html)
         shown = page.evaluate("document.getElementById('tables').innerText")
-        assert {"compare": "page heap", "check": "12.91 GiB", "simulate": "context"}[command] in shown, shown
+        assert {"compare": "page heap", "check": "12.91 GiB", "simulate": "context", "fit": "longest context"}[command] in shown, shown
         assert "undefined" not in shown and "NaN" not in shown, shown
         context.picture(page, command)
         assert_quiet(page)
@@ -435,7 +436,8 @@ def test_a_trace_has_no_empty_parts(context: Context) -> None:
 def test_a_narrow_window_shows_each_subject(context: Context) -> None:
     snapshot, trace = context.snapshot(), ROOT / "data" / "traces" / "gpt2_varlen.csv.gz"
     commands: dict[str, list[object]] = {"explain": ["--memory", "1GiB", snapshot], "snapshot": [snapshot], "advise": ["--no-times", snapshot],
-                                         "diff": [snapshot, context.snapshot(3000, growth=1.5)], "compare": [trace], "check": ["--max-peak", "1TiB", trace]}
+                                         "diff": [snapshot, context.snapshot(3000, growth=1.5)], "compare": [trace], "check": ["--max-peak", "1TiB", trace],
+                                         "fit": [*SERVER, "--gpu", "t4", "--vary", "batch=1,64"]}
     if context.program:
         commands["simulate"] = [context.program, 4, 64, 2]
     for command, arguments in commands.items():

@@ -321,6 +321,15 @@ TEST(FitOfAServer, HasARowForEachGpuAndValue) {
   EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 10);
 }
 
+TEST(FitOfAServer, WritesAPage) {
+  const TemporaryFile page;
+  const Outcome outcome = fit(of_model("qwen3-8b", fmt::format("--gpu h100 --by arithmetic --html '{}'", page.path())));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read_whole(page.path()).starts_with("<!doctype html>"));
+  EXPECT_EQ(fit(of_model("qwen3-8b", "--gpu h100 --by arithmetic --html /no/such/folder/page.html")).err,
+            "cachalot: --html /no/such/folder/page.html: cannot write the file: No such file or directory\n");
+}
+
 TEST(FitOfAServer, RefusesWhatDoesNotGoTogether) {
   const auto complaint = [](const std::string& arguments) {
     const Outcome outcome = fit(arguments);

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -17,6 +18,7 @@
 #include "tools/base/input_file.h"
 #include "tools/history/history.h"
 #include "tools/replay/trace_reader.h"
+#include "tools/serving/serving_fit.h"
 #include "tools/simulation/card_table.h"
 #include "tools/simulation/simulation.h"
 
@@ -123,5 +125,38 @@ class ProgressBar {
   bool is_drawn_ = false;
   Clock::time_point next_draw_;
 };
+
+// A server of a language model in place of a program (fit_server.cpp).
+
+struct ServingOptions {
+  std::string engine;  // "": there is no server
+  std::string model;
+  std::optional<std::int64_t> max_model_len;
+  std::optional<std::int64_t> tensor_parallel;
+  std::optional<std::int64_t> max_num_seqs;
+  std::optional<double> utilization;
+  std::string kv_cache_dtype = "auto";
+  std::optional<std::string> kv_cache_memory;
+  std::string quantization;
+  std::string by;  // "run", "arithmetic" or "": a run, where the engine is installed
+
+  bool operator==(const ServingOptions&) const = default;
+};
+
+// The servers that a command line asks about.
+struct ServingAnswer {
+  ServedModel model;
+  std::vector<std::string> varied;
+  std::vector<ServingFit> fits;
+};
+
+void declare_serving(CLI::App& app, ServingOptions& options);
+
+// `vary`: the values of --vary. `all`: of GPUs with the same memory, all. Throws InvalidArgument.
+ServingAnswer serving_answer(const ServingOptions& options, const CardOptions& cards,
+                             const std::vector<std::string>& vary, bool all);
+
+// Writes the page of the answer. Throws InvalidArgument, which names the path.
+void write_serving_page(const std::string& path, const ServingAnswer& answer);
 
 }  // namespace cachalot::tools

@@ -119,7 +119,10 @@ bool is_installed(Engine engine);
 // fit_by_arithmetic, and for a run that failed earlier.
 ServingFit fit_by_run(const ServedModel& model, const ServingQuestion& question);
 
-// `varied`: the parameters of --vary, which are columns. `fits` has a server at least.
+inline constexpr const char* kUnsure = "?: may change: activations, graphs and libraries are estimates";
+// Returns "qwen3 with vllm, by arithmetic, for each GPU on h100". `fits` has a server at least, as below.
+std::string serving_title(const ServedModel& model, const std::vector<ServingFit>& fits);
+// `varied`: the parameters of --vary, which are columns.
 Section serving_report(const ServedModel& model, const std::vector<std::string>& varied,
                        const std::vector<ServingFit>& fits);
 Json serving_json(const ServedModel& model, const std::vector<ServingFit>& fits);

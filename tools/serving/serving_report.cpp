@@ -84,21 +84,23 @@ Table table_of(const std::vector<std::string>& varied, const std::vector<Serving
 
 }  // namespace
 
+std::string serving_title(const ServedModel& model, const std::vector<ServingFit>& fits) {
+  const ServingFit& first = fits.front();
+  const std::string title =
+      fmt::format("{} with {}, by {}, for each GPU", model.type, name_of(first.question.engine), first.origin);
+  return fits.size() == 1 ? fmt::format("{} on {}", title, gpu_text(first.question)) : title;
+}
+
 Section serving_report(const ServedModel& model, const std::vector<std::string>& varied,
                        const std::vector<ServingFit>& fits) {
-  const ServingFit& first = fits.front();
-  const std::string head =
-      fmt::format("{} with {}, by {}, for each GPU", model.type, name_of(first.question.engine), first.origin);
   Section section;
+  section.add(Note{.text = serving_title(model, fits), .is_bold = true});
   if (fits.size() == 1) {
-    section.add(Note{.text = fmt::format("{} on {}", head, gpu_text(first.question)), .is_bold = true});
-    add_one(section, first);
+    add_one(section, fits.front());
   } else {
-    section.add(Note{.text = head, .is_bold = true});
     section.add(table_of(varied, fits));
   }
-  if (std::ranges::any_of(fits, &ServingFit::is_unsure))
-    section.add(Note{.text = "?: may change: activations, graphs and libraries are estimates"});
+  if (std::ranges::any_of(fits, &ServingFit::is_unsure)) section.add(Note{.text = kUnsure});
   return section;
 }
 
