@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def table(rows: list) -> str:
               "|---|---|---|---|---|---:|---:|---:|---|"]
     for receipt, figure, measured, value, is_within in rows:
         address = receipt["address"]
-        label = address.replace("https://", "").replace("github.com/", "")
+        label = re.sub("/blob/[0-9a-f]{40}/", "/", address.replace("https://", "").replace("github.com/", ""))
         source = f"[{label}]({address})" if address.startswith("https") else address
         form = "{:,.0f}" if figure == "tokens" else "{:.2f} GiB"
         error = f"{100 * (value / measured - 1):+.1f} %{'' if is_within else ' (misses)'}"
