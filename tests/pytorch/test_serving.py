@@ -32,11 +32,21 @@ log = logging.getLogger("vllm").info
 class SamplingParams:
     def __init__(self, **options): pass
 
-class LLM:
-    def __init__(self, model, *, load_format, skip_tokenizer_init, tensor_parallel_size, max_model_len=4096, **options):
+class EngineArgs:
+    def __init__(self, *, model, load_format, skip_tokenizer_init, tensor_parallel_size, max_model_len=4096, **options):
+        self.is_wrong = options.pop("max_num_seqs", 0) == 3
         assert load_format == "dummy" and tensor_parallel_size == 1 and options == {"gpu_memory_utilization": 0.5}, options
+        self.max_model_len = max_model_len
+
+class LLMEngine:
+    @classmethod
+    def from_engine_args(cls, arguments, usage_context):
+        assert usage_context == "a server"
+        self = cls()
         self.weights = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         log("Model loading took 1.0 GiB memory and 0.1 seconds")
+        if arguments.is_wrong:
+            raise RuntimeError("The size of tensor a must match")
         free, total = torch.cuda.mem_get_info()
         blocks = (total // 2 - (total - free)) // (16 * 1024)
         if blocks < 1:
@@ -45,18 +55,24 @@ class LLM:
         self.cache = torch.empty(blocks * 16 * 1024, dtype=torch.uint8, device="cuda")
         log("Available KV cache memory: %.2f GiB", self.cache.nbytes / 2**30)
         log("GPU KV cache size: %s tokens, Maximum concurrency for %s tokens per request: %.2fx",
-            f"{16 * blocks:,}", f"{max_model_len:,}", 16 * blocks / max_model_len)
+            f"{16 * blocks:,}", f"{arguments.max_model_len:,}", 16 * blocks / arguments.max_model_len)
+        return self
 
-    def generate(self, prompts, parameters, use_tqdm):
-        assert prompts[0]["prompt_token_ids"]
+    def add_request(self, name, prompt, parameters):
+        self.tokens = len(prompt["prompt_token_ids"])
+
+    def has_unfinished_requests(self): return self.tokens > 0
+
+    def step(self): self.tokens -= 1
 """
 
 
 def fit(folder: Path, *options: str) -> subprocess.CompletedProcess:
     package = folder / "vllm"
-    package.mkdir(exist_ok=True)
+    (package / "usage").mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(STAND_IN)
     (package / "inputs.py").write_text("TokensPrompt = dict\n")
+    (package / "usage" / "usage_lib.py").write_text("class UsageContext:\n    OPENAI_API_SERVER = 'a server'\n")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     environment = own_environment() | {"CACHALOT_PYTHON": sys.executable}
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), environment.get("PYTHONPATH", "")])
@@ -88,6 +104,8 @@ def test_a_server_that_has_no_room_for_its_cache_does_not_fit(tmp_path: Path) ->
 def test_an_engine_that_fails_for_another_reason_is_told(tmp_path: Path) -> None:
     done = fit(tmp_path, "--gpu", "t4", "--kv-cache-dtype", "fp8")  # the stand-in refuses it
     assert done.returncode == 2 and "vllm ended with an error: AssertionError: {" in done.stderr
+    done = fit(tmp_path, "--gpu", "t4", "--max-num-seqs", "3")  # behind the weights
+    assert done.returncode == 2 and "vllm ended with an error: RuntimeError: The size of tensor a must match" in done.stderr
 
 
 @pytest.mark.skipif(os.environ.get("CACHALOT_TEST_ENGINES") != "installed", reason="the real vLLM is in the stage `engines`")
@@ -102,6 +120,35 @@ def test_the_real_vllm_fills_its_part_of_the_gpu_with_tokens(tmp_path: Path) -> 
     assert cache["bytes"] == cache["tokens"] * cache["token_bytes"], "by its own log, and by the report"
     others = sum(result[part]["bytes"] for part in ("weights", "activations", "graphs", "other"))
     assert 0.97 < (cache["bytes"] + others) / (0.92 * result["memory_bytes"]) <= 1.01 and result["fits"]
+
+
+@pytest.mark.skipif(os.environ.get("CACHALOT_TEST_ENGINES") != "installed", reason="Transformers 5.20 is in the stage `engines`")
+def test_the_real_transformers_batches_continuously(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}))
+    results = {}
+    for by in ("run", "arithmetic"):
+        command = [COMMAND, "fit", "--engine", "transformers", "--by", by, "--model", "config.json", "--gpu", "h100", "--json", "-"]
+        done = subprocess.run(command, cwd=tmp_path, env=own_environment() | {"CACHALOT_PYTHON": sys.executable},
+                              capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+        (results[by],) = json.loads(done.stdout)["results"]
+    run, arithmetic = results["run"], results["arithmetic"]
+    assert run["weights"]["bytes"] == arithmetic["weights"]["bytes"] and run["fits"]
+    assert run["kv_cache"]["tokens"] == pytest.approx(arithmetic["kv_cache"]["tokens"], rel=0.03)
+
+
+@pytest.mark.parametrize(("line", "lacks"), [
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.04 GiB.", True),
+    ("ValueError: No available memory for the cache blocks.", True),
+    ("ValueError: To serve at least one request with the models's max seq len (131072), (16.0 GiB KV cache is needed, which is larger", True),
+    ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", True),
+    ("MemoryError: Memory footprint 4 is more than available memory 3", True),
+    ("ValueError: Invalid values: max_batch_tokens = 8192, num_sectors = -3", True),
+    ("RuntimeError: index_copy_(): Source/destination tensor must have same slice shapes.", False),
+    ("Exception: Capture cuda graph failed: 1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)", False),
+])
+def test_a_lack_of_memory_is_told_from_other_errors(line: str, lacks: bool) -> None:
+    assert (serve.LACK.search(line) is not None) == lacks
 
 
 def test_figures_are_the_largest_of_all_ranks() -> None:

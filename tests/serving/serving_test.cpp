@@ -187,6 +187,15 @@ TEST(Weights, OfKeysAreOnEachGpuWhereThereAreMoreGpusThanHeads) {
   EXPECT_THROW(weight_bytes(model_of(small_with({{"intermediate_size", 129}})), Engine::vllm, 2), InvalidArgument);
 }
 
+TEST(Weights, HaveSinesAndCosinesWhereTheEngineKeepsThem) {
+  const std::uint64_t table = 4096ULL * 8 * 2;
+  EXPECT_EQ(weight_bytes(model_of(kSmall), Engine::vllm, 1) - weight_bytes(model_of(kSmall), Engine::transformers, 1),
+            table);
+  // Gemma 3 has others for layers with a window.
+  const ServedModel gemma = model_of(small_with({{"model_type", "gemma3_text"}, {"sliding_window", 512}}));
+  EXPECT_EQ(weight_bytes(gemma, Engine::vllm, 1) - weight_bytes(gemma, Engine::transformers, 1), 2 * table);
+}
+
 TEST(CachePool, HasTheBytesOfATokenOfEachKindOfAttention) {
   const auto bytes = [](const std::string& name, std::int64_t gpus, std::uint64_t element = 2) {
     return CachePool(model_named(name), Engine::vllm, gpus, element, 2048).token_bytes();
@@ -287,6 +296,35 @@ TEST(ServingFit, SetsAsideWhatSglangDoes) {
   EXPECT_NEAR(static_cast<double>(fit.kv_bytes), 0.834 * usable - static_cast<double>(fit.parts[0].bytes), 4096);
   question.utilization = 0.5;
   EXPECT_LT(fit_by_arithmetic(model_named("qwen3-8b"), question).kv_bytes, fit.kv_bytes);
+}
+
+// Recorded from runs of Transformers 5.20.2 without flash-attn on a simulated H100.
+TEST(ServingFit, SetsAsideWhatContinuousBatchingDoes) {
+  const auto expect_tokens = [](const Json& config, double tokens) {
+    const ServingFit fit = fit_by_arithmetic(model_of(config), on_h100(Engine::transformers));
+    EXPECT_NEAR(static_cast<double>(fit.tokens) / tokens, 1, 0.03) << config;
+    EXPECT_EQ(fit.budget_bytes - fit.taken_bytes(), fit.kv_bytes);
+  };
+  const Json tiny = {{"model_type", "llama"},  {"hidden_size", 256},       {"intermediate_size", 512},
+                     {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                     {"vocab_size", 1024},     {"head_dim", 64},           {"max_position_embeddings", 4096}};
+  expect_tokens(tiny, 4054528);
+  Json larger = {{"model_type", "qwen3"},  {"hidden_size", 2048},       {"intermediate_size", 6144},
+                 {"num_hidden_layers", 8}, {"num_attention_heads", 16}, {"num_key_value_heads", 4},
+                 {"vocab_size", 65536},    {"head_dim", 128},           {"max_position_embeddings", 32768}};
+  expect_tokens(larger, 1775360);
+  larger.update({{"model_type", "gemma3_text"},
+                 {"num_hidden_layers", 12},
+                 {"num_attention_heads", 8},
+                 {"vocab_size", 131072},
+                 {"head_dim", 256},
+                 {"sliding_window", 1024}});
+  expect_tokens(larger, 1238763);
+}
+
+TEST(ServingFit, LeavesToARequestWithStatesWhatIsLeft) {
+  const ServingFit fit = fit_by_arithmetic(model_named("deepseek-v2-lite"), on_h100(Engine::transformers));
+  EXPECT_THAT(fit.parts[1].rule, HasSubstr("the widest layer for 2048 tokens"));  // not batched continuously
 }
 
 TEST(ServingFit, RefusesAContextBeyondTheModels) {

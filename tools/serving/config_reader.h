@@ -65,6 +65,7 @@ struct ModelFamily {
   int qk_norms = 0;                  // 1: as wide as a head; 2: as wide as all heads
   bool wants_qk_norms_told = false;  // they are there only where the configuration says so
   bool ties = false;                 // the output layer is the embedding, unless the configuration says otherwise
+  int rotaries = 1;                  // sines and cosines, of layers with a window and of the others
   bool has_shared_expert = false;    // beside the experts, as wide as one of them
 };
 

@@ -27,7 +27,7 @@ Json text_or_null(const std::string& text, std::string_view default_text) {
 }
 
 // Returns the request in the form that serve.py reads.
-Json request_of(const ServedModel& model, const ServingQuestion& question) {
+Json request_of(const ServedModel& model, const ServingQuestion& question, std::int64_t tokens) {
   return {{"engine", name_of(question.engine)},
           {"model", fs::absolute(model.path).string()},
           {"gpus", question.gpus},
@@ -37,7 +37,8 @@ Json request_of(const ServedModel& model, const ServingQuestion& question) {
           {"quantization", text_or_null(question.quantization, "")},
           {"batch", question.batch},
           {"max_num_seqs", or_null(question.max_num_seqs)},
-          {"kv_cache_bytes", or_null(question.kv_cache_bytes)}};
+          {"kv_cache_bytes", or_null(question.kv_cache_bytes)},
+          {"kv_tokens", question.kv_cache_bytes ? Json(tokens) : Json()}};
 }
 
 SimulationOptions options_of(const ServingQuestion& question, const fs::path& request, const fs::path& answer) {
@@ -80,11 +81,12 @@ bool is_near(std::uint64_t bytes, std::uint64_t logged) {
   return std::max(bytes, logged) - std::min(bytes, logged) <= logged / kPart;
 }
 
-Told run(const ServedModel& model, const ServingQuestion& question) {
+// `tokens`: of the cache by arithmetic.
+Told run(const ServedModel& model, const ServingQuestion& question, std::int64_t tokens) {
   const TemporaryFolder folder;
   const fs::path request = folder.path() / "request.json";
   const fs::path answer = folder.path() / "answer.json";
-  std::ofstream(request) << request_of(model, question);
+  std::ofstream(request) << request_of(model, question, tokens);
   const Simulation simulation = simulate(options_of(question, request, answer));
   Told told{.answer = json::parse(std::ifstream(answer), nullptr, /*allow_exceptions=*/false)};
   CACHALOT_REQUIRE(told.answer.is_object(), "{} did not run: it ended with {}; its last lines: {}",
@@ -140,9 +142,9 @@ bool is_installed(Engine engine) {
 
 ServingFit fit_by_run(const ServedModel& model, const ServingQuestion& question) {
   ServingFit fit = fit_by_arithmetic(model, question);  // complains before the run
-  const Told told = run(model, question);
+  const Told told = run(model, question, fit.tokens);
   const json& error = told.answer.at("error");
-  CACHALOT_REQUIRE(error.is_null() || told.figure("weights_bytes"), "{} ended with an error: {}",
+  CACHALOT_REQUIRE(error.is_null() || told.answer.at("lacks_memory").get<bool>(), "{} ended with an error: {}",
                    name_of(question.engine), error.get<std::string>());
   ServingQuestion with_cache = question;
   with_cache.kv_cache_bytes = told.cache_bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 #include "cachalot/errors.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kEngines = {"vllm", "sglang", "transformers"};
 
 std::int64_t divided_up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
+
+constexpr std::uint64_t kPageTokens = 256;  // of Transformers
 
 // vLLM's kernels for MXFP4 want the experts' matrices as multiples of 256 and 128.
 double expert_padding(const ServedModel& model, Engine engine, std::int64_t gpus) {
@@ -68,6 +71,8 @@ std::uint64_t weight_bytes(const ServedModel& model, Engine engine, std::int64_t
                    model.path, model.inner, gpus);
   double all = latent_copy(model, engine, gpus);
   for (const Tensor& tensor : model.stored.empty() ? model.tensors : model.stored) {
+    // Transformers computes sines and cosines anew.
+    if (engine == Engine::transformers && tensor.name == "rotary") continue;
     std::int64_t parts = tensor.split == Split::replicated ? 1 : gpus;
     if (tensor.split == Split::by_kv_head) parts = std::min(gpus, std::max<std::int64_t>(1, model.kv_heads));
     if (engine == Engine::transformers && tensor.name.find("embed_tokens") != std::string::npos) parts = 1;
@@ -86,6 +91,7 @@ CachePool::CachePool(const ServedModel& model, Engine engine, std::int64_t gpus,
     (layer.window > 0 ? window_bytes_ : full_bytes_) += bytes;
     window_ = std::max(window_, layer.window);
     state_bytes_ += state_bytes_of(model, layer, gpus);
+    is_paged_ &= layer.heads > 0 && layer.state_elements == 0 && !layer.is_latent;
   }
   if (engine == Engine::vllm) group_layers(model, gpus, element_bytes);
 }
@@ -126,9 +132,25 @@ double CachePool::blocks_of(std::int64_t length) const {
   return static_cast<double>(blocks);
 }
 
+std::uint64_t CachePool::sector_bytes() const {
+  constexpr std::uint64_t kAlignment = 128;
+  const auto page = [](std::uint64_t bytes) { return std::max<std::uint64_t>(1, bytes * kPageTokens); };
+  return std::lcm(std::lcm(page(full_bytes_), page(window_bytes_)), kAlignment);
+}
+
+std::uint64_t CachePool::least_token_bytes() const {
+  return full_bytes_ > 0 && window_bytes_ > 0 ? std::min(full_bytes_, window_bytes_) : token_bytes();
+}
+
+std::int64_t CachePool::in_pages(std::int64_t tokens) const {
+  const auto page = static_cast<std::int64_t>(kPageTokens);
+  return is_paged() ? divided_up(tokens, page) * page : tokens;
+}
+
 double CachePool::bytes_of(std::int64_t length) const {
-  return static_cast<double>(full_bytes_) * static_cast<double>(length) +
-         static_cast<double>(window_bytes_) * static_cast<double>(kept(length)) + static_cast<double>(state_bytes_);
+  return static_cast<double>(full_bytes_) * static_cast<double>(in_pages(length)) +
+         static_cast<double>(window_bytes_) * static_cast<double>(in_pages(kept(length))) +
+         static_cast<double>(state_bytes_);
 }
 
 double CachePool::requests(std::uint64_t bytes, std::int64_t length) const {

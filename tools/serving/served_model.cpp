@@ -54,7 +54,7 @@ class Builder {
     // Sines and cosines of all positions, which engines keep.
     const bool has_attention = std::ranges::any_of(model_.layers, [](const auto& layer) { return layer.heads > 0; });
     if (has_attention && family_.types != "nemotron_h")
-      add("rotary", product(model_.max_positions, rotary_dim_), Split::replicated);
+      add("rotary", product(model_.max_positions, family_.rotaries * rotary_dim_), Split::replicated);
   }
 
  private:
@@ -237,6 +237,7 @@ class Builder {
     add(name + ".norms", product(rank + query_rank, 1), Split::replicated);
     cache.token_elements = product(rank + rope, 1);
     cache.heads = 1;
+    cache.is_latent = true;
     model_.kv_heads = 1;
   }
 

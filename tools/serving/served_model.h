@@ -31,6 +31,7 @@ struct Tensor {
 struct CacheLayer {
   std::uint64_t token_elements = 0;  // of one head, or of the latent vector
   std::int64_t heads = 0;            // 0: no keys and values; of a latent vector 1
+  bool is_latent = false;            // keys and values are one vector
   std::int64_t window = 0;           // the tokens that are kept; 0: all
   std::uint64_t conv_elements = 0;   // of the state of a convolution
   std::uint64_t state_elements = 0;  // of the state of a state space model

@@ -18,6 +18,7 @@ constexpr std::uint64_t kGib = 1ULL << 30;
 std::uint64_t scaled(std::uint64_t bytes, double by) {
   return static_cast<std::uint64_t>(static_cast<double>(bytes) * by);
 }
+std::uint64_t rest(std::uint64_t budget, std::uint64_t taken) { return budget - std::min(budget, taken); }
 std::uint64_t gib(double count) { return scaled(kGib, count); }
 
 ServingPart exact(std::string key, std::uint64_t bytes, std::string rule) {
@@ -145,19 +146,52 @@ void apply_sglang(ServingFit& fit) {
       exact("other", reserve - fit.parts[1].bytes - fit.parts[2].bytes, "the rest of SGLang's reserve"));
 }
 
-void apply_transformers(const ServedModel& model, ServingFit& fit) {
+// Returns the bytes of the cache that continuous batching makes. Transformers 5.20 (PagedAttentionMemoryHandler) sets memory aside for the
+// tokens of a batch, and for each token of the cache: attention without the package flash-attn repeats keys and values for each
+// query head, and has a mask of all pairs of these tokens.
+std::uint64_t paged_cache_bytes(const ServedModel& model, const CachePool& pool, std::uint64_t available) {
+  constexpr double kBatch = 8192;
+  constexpr double kLogitRows = 1024;
+  constexpr double kIndexBytes = 8;
+  constexpr double kTableBytes = 8 * 4;
+  const auto element = static_cast<double>(model.dtype_bytes);
+  const auto head = static_cast<double>(model.layers.front().token_elements) / 2;
+  const auto heads = static_cast<double>(model.heads);
+  const auto kv_heads = static_cast<double>(model.kv_heads);
+  const auto kinds = static_cast<double>(pool.kinds());
+  const double read = (2 * heads + kv_heads) * head * element;
+  const double new_token = (static_cast<double>(model.hidden) + (heads + 2 * kv_heads) * head) * element;
+  const double masks = pool.has_windows() ? 2 : 1;
+  const double logits = static_cast<double>(model.hidden) * element + static_cast<double>(model.vocabulary) * 4;
+  const double fixed = 2 * static_cast<double>(pool.sector_bytes()) + kLogitRows * logits +
+                       kBatch * (read + new_token + kTableBytes + 2 * kinds * kIndexBytes) +
+                       masks * element * kBatch * kBatch;
+  const double of_token = read + kinds * kIndexBytes + masks * element * kBatch;
+  const double share = 1 + of_token / static_cast<double>(pool.least_token_bytes());
+  const double bytes = std::max(0.0, static_cast<double>(available) - fixed) / share;
+  return static_cast<std::uint64_t>(bytes) / pool.sector_bytes() * pool.sector_bytes();
+}
+
+// Models with states are not batched continuously: a request is read at once.
+void apply_transformers(const ServedModel& model, const CachePool& pool, ServingFit& fit) {
   constexpr double kShare = 0.9;
   constexpr std::int64_t kPrefill = 2048;
-  const std::uint64_t memory =
-      fit.question.card.memory_bytes - std::min(fit.question.card.memory_bytes, gib(kContextGib));
+  const std::uint64_t memory = rest(fit.question.card.memory_bytes, gib(kContextGib));
   const std::uint64_t weights = fit.parts.front().bytes;
   const double share = fit.question.utilization.value_or(kShare);
-  fit.budget_bytes = std::min(memory, weights) + scaled(memory - std::min(memory, weights), share);
+  const std::uint64_t available = scaled(rest(memory, weights), share);
+  fit.budget_bytes = std::min(memory, weights) + available;
   fit.budget_rule = fmt::format("the weights and max_memory_percent {} of the rest, in continuous batching", share);
-  const std::uint64_t bytes = kPrefill * token_activations(model, fit.question.gpus);
-  fit.parts.push_back(estimate("activations", bytes, 0.5, 4, fmt::format("the widest layer for {} tokens", kPrefill)));
+  if (pool.is_paged()) {
+    fit.parts.push_back(exact("activations", available - paged_cache_bytes(model, pool, available),
+                              "what continuous batching sets aside, without flash-attn"));
+  } else {
+    const std::uint64_t bytes = kPrefill * token_activations(model, fit.question.gpus);
+    fit.parts.push_back(
+        estimate("activations", bytes, 0.5, 4, fmt::format("the widest layer for {} tokens", kPrefill)));
+  }
   fit.parts.push_back(exact("graphs", 0, "none by default"));
-  fit.parts.push_back({"other", gib(0.2), 0, gib(0.6), "cuBLAS and other libraries"});
+  fit.parts.push_back(exact("other", 0, "cuBLAS and other libraries take of what is left"));
 }
 
 std::string weights_rule(const ServedModel& model, std::int64_t gpus) {
@@ -180,8 +214,6 @@ std::uint64_t element_bytes_of(const ServedModel& model, const std::string& dtyp
 bool answer(const CachePool& pool, std::uint64_t kv_bytes, std::int64_t length, std::int64_t batch) {
   return pool.requests(kv_bytes, length) >= static_cast<double>(batch);
 }
-
-std::uint64_t rest(std::uint64_t budget, std::uint64_t taken) { return budget - std::min(budget, taken); }
 
 void apply_cache(const CachePool& pool, std::int64_t longest, ServingFit& fit) {
   const ServingQuestion& question = fit.question;
@@ -228,6 +260,11 @@ ServingFit fit_by_arithmetic(const ServedModel& given, const ServingQuestion& qu
   fit.max_model_len = question.max_model_len.value_or(longest);
   CACHALOT_REQUIRE(fit.max_model_len <= longest || model.max_positions == 0,
                    "--max-model-len {} is more than the {} positions of {}", fit.max_model_len, longest, model.path);
+  const std::uint64_t element = element_bytes_of(model, question.kv_cache_dtype);
+  // vLLM prepares a batch while another one is computed.
+  constexpr std::int64_t kBatchesInFlight = 2;
+  const CachePool pool(model, question.engine, question.gpus, element,
+                       kBatchesInFlight * defaults_of(question).batched_tokens);
   const std::uint64_t weights = weight_bytes(model, question.engine, question.gpus);
   fit.parts.push_back(exact("weights", weights, weights_rule(model, question.gpus)));
   switch (question.engine) {
@@ -238,14 +275,9 @@ ServingFit fit_by_arithmetic(const ServedModel& given, const ServingQuestion& qu
       apply_sglang(fit);
       break;
     case Engine::transformers:
-      apply_transformers(model, fit);
+      apply_transformers(model, pool, fit);
       break;
   }
-  const std::uint64_t element = element_bytes_of(model, question.kv_cache_dtype);
-  // vLLM prepares a batch while another one is computed.
-  constexpr std::int64_t kBatchesInFlight = 2;
-  const CachePool pool(model, question.engine, question.gpus, element,
-                       kBatchesInFlight * defaults_of(question).batched_tokens);
   if (question.kv_cache_bytes) fit.budget_rule = "--kv-cache-memory";
   fit.kv_rule = fmt::format("keys and values of {} layers, {} bytes each number", model.layers.size(), element);
   apply_cache(pool, longest, fit);

@@ -24,8 +24,8 @@ Engine engine_named(std::string_view name);
 // Returns the bytes of weights on each of `gpus` GPUs.
 std::uint64_t weight_bytes(const ServedModel& model, Engine engine, std::int64_t gpus);
 
-// The cache of one GPU. vLLM cuts it into blocks that groups of layers share, SGLang into slots of tokens, and Transformers allocates
-// what each request needs.
+// The cache of one GPU. vLLM cuts it into blocks that groups of layers share, SGLang into slots of tokens, and Transformers into sectors,
+// each of which has pages of one kind of layers; states it allocates for each request.
 class CachePool {
  public:
   // `element_bytes`: of keys and values. `in_flight`: the tokens of batches that vLLM has begun.
@@ -35,6 +35,14 @@ class CachePool {
   // Returns the bytes of a token of a long request where all layers keep it, and those of a request's states.
   std::uint64_t token_bytes() const { return full_bytes_ + window_bytes_; }
   std::uint64_t state_bytes() const { return state_bytes_; }
+
+  // The cache of Transformers: whether it batches continuously, the kinds of layers, the bytes that sectors are multiples of, and those of
+  // a token in the smallest kind.
+  bool is_paged() const { return is_paged_; }
+  bool has_windows() const { return window_bytes_ > 0; }
+  int kinds() const { return (full_bytes_ > 0 ? 1 : 0) + (window_bytes_ > 0 ? 1 : 0); }
+  std::uint64_t sector_bytes() const;
+  std::uint64_t least_token_bytes() const;
 
   // Returns the number of requests of a length that fit in a cache of `bytes`, with a fraction, which vLLM prints.
   double requests(std::uint64_t bytes, std::int64_t length) const;
@@ -48,9 +56,12 @@ class CachePool {
   double blocks_of(std::int64_t length) const;
   double bytes_of(std::int64_t length) const;
   std::int64_t kept(std::int64_t length) const { return window_ > 0 && window_ < length ? window_ : length; }
+  // Returns the tokens of the pages of Transformers.
+  std::int64_t in_pages(std::int64_t tokens) const;
 
   Engine engine_;
   std::int64_t in_flight_;
+  bool is_paged_ = true;
   std::int64_t window_ = 0;         // of the layers with one
   std::uint64_t full_bytes_ = 0;    // of a token, in layers that keep all
   std::uint64_t window_bytes_ = 0;  // and in those with a window
@@ -115,8 +126,8 @@ bool is_installed(Engine engine);
 
 // Returns the figures of a run of the engine that is installed, on simulated GPUs: simulator/python/cachalot_simulator/serve.py runs it
 // with the model's config and dummy weights to the end of a warm-up, and reads its log. Of the cache that the engine made, what the
-// log does not tell is by arithmetic. A run that fails after the weights were loaded does not fit. Throws InvalidArgument as
-// fit_by_arithmetic, and for a run that failed earlier.
+// log does not tell is by arithmetic. A run that ends because the memory is too little does not fit. Throws InvalidArgument as
+// fit_by_arithmetic, and for a run that ended for another reason.
 ServingFit fit_by_run(const ServedModel& model, const ServingQuestion& question);
 
 inline constexpr const char* kUnsure = "?: may change: activations, graphs and libraries are estimates";
