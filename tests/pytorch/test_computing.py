@@ -93,6 +93,7 @@ torch.ones(3, 3, device=d).double().tril().to_sparse_csr().to_sparse().to_dense(
 torch._foreach_add([torch.ones(1), x.float()], 1)
 torch.normal(x.float(), torch.ones(7, device=d)).shape, torch.normal(0.0, x.float().abs()).shape
 x.view(7, 1).expand(7, 2).contiguous().t().clone().copy_(x.expand(2, 7))
+torch.zeros(3, device=d).copy_(1.5), torch.zeros((), device=d).copy_(x.max().item())
 torch.full((2,), 1.5, device=d).to(torch.float8_e4m3fn).to(torch.float32)
 sparse_gradients(x, d)
 """

@@ -379,6 +379,8 @@ class Copy(Operator):
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
         to, source = (args[0], args[1]) if self.is_in_place else (result, args[0])
+        if not isinstance(source, torch.Tensor):  # PyTorch takes a number as well
+            source = torch.tensor(source)
         blocks = not (args[2] if self.is_in_place and len(args) > 2 else kwargs.get("non_blocking"))
         if to.is_meta:  # no values arrive
             return
