@@ -164,6 +164,11 @@ consumed""".replace("for\nconsumed", "for consumed") + """ memory (weights + non
         "budget_bytes": 72.78 * 2**30, "consumed_bytes": 2.54 * 2**30, "activations_bytes": 2.12 * 2**30, "graphs_bytes": 0.32 * 2**30}
     log = """[TP0] Load weight end. elapsed=1.2 s, type=LlamaForCausalLM, dtype=torch.bfloat16, avail mem=75.30 GB, mem usage=2.40 GB.
 [TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 2074485, K size: 31.65 GB, V size: 31.65 GB
+[TP0] Capture target prefill CUDA graph end. elapsed=9.20 s, mem usage=2.84 GB. avail mem=9.00 GB.
+[TP0] Capture target decode CUDA graph end. elapsed=5.69 s, mem usage=0.13 GB. avail mem=8.87 GB.
 [TP0] max_total_num_tokens=2074485, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=4096, context_len=4096"""
     assert serve.figures_of(log, serve.SGLANG) == {
-        "weights_bytes": 2.4 * 2**30, "tokens": 2074485, "kv_bytes": 31.65 * 2**30, "kv_more_bytes": 31.65 * 2**30, "max_model_len": 4096}
+        "weights_bytes": 2.4 * 2**30, "tokens": 2074485, "kv_bytes": 31.65 * 2**30, "kv_more_bytes": 31.65 * 2**30, "graphs_bytes": 0.13 * 2**30,
+        "graphs_more_bytes": 2.84 * 2**30, "max_model_len": 4096}
+    assert serve.figures_of("Capture cuda graph end. Time elapsed: 9.2 s. mem usage=0.07 GB. avail mem=76.9 GB.", serve.SGLANG) == {
+        "graphs_bytes": 0.07 * 2**30}

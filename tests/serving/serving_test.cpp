@@ -196,6 +196,15 @@ TEST(Weights, HaveSinesAndCosinesWhereTheEngineKeepsThem) {
   EXPECT_EQ(weight_bytes(gemma, Engine::vllm, 1) - weight_bytes(gemma, Engine::transformers, 1), 2 * table);
 }
 
+TEST(Weights, OfLatentVectorsAreCopiedWhereAnEngineDoesNotViewThem) {
+  ServedModel model = model_named("deepseek-v2-lite");
+  const std::uint64_t copy = 27ULL * 512 * 16 * 256 * 2;
+  const std::uint64_t viewed = weight_bytes(model, Engine::vllm, 1);
+  EXPECT_EQ(weight_bytes(model, Engine::sglang, 1) - viewed, copy);
+  model.quantization = quantization_named("fp8");
+  EXPECT_EQ(weight_bytes(model, Engine::sglang, 1), weight_bytes(model, Engine::vllm, 1));
+}
+
 TEST(CachePool, HasTheBytesOfATokenOfEachKindOfAttention) {
   const auto bytes = [](const std::string& name, std::int64_t gpus, std::uint64_t element = 2) {
     return CachePool(model_named(name), Engine::vllm, gpus, element, 2048).token_bytes();

@@ -119,7 +119,8 @@ void add_parts(const Told& told, ServingFit& fit) {
   const std::uint64_t other = consumed > weights ? consumed - weights : told.context_bytes;
   fit.parts = {part("weights", weights, "as the engine says"),
                part("activations", told.bytes("activations_bytes"), "at the peak of its profile, of simulated kernels"),
-               part("graphs", told.bytes("graphs_bytes"), "as it measured them, of simulated graphs"),
+               part("graphs", told.bytes("graphs_bytes") + told.bytes("graphs_more_bytes"),
+                    "as it measured them, of simulated graphs"),
                part("other", other, "the context and libraries, an estimate")};
 }
 

@@ -35,11 +35,11 @@ double bytes_of_tensor(const ServedModel& model, const Tensor& tensor) {
   return static_cast<double>(tensor.elements) * bytes;
 }
 
-// Engines that keep latent vectors multiply by kv_b_proj in two parts, which are a copy of it without quantization.
+// Engines that keep latent vectors multiply by kv_b_proj in two parts without quantization. vLLM has views of it where it is not quantized.
 double latent_copy(const ServedModel& model, Engine engine, std::int64_t gpus) {
   double bytes = 0;
   for (const Tensor& tensor : model.tensors) {
-    if (tensor.name.ends_with("kv_b_proj"))
+    if (tensor.name.ends_with("kv_b_proj") && (engine != Engine::vllm || model.quantization.covers(tensor)))
       bytes += static_cast<double>(tensor.elements * model.dtype_bytes) / static_cast<double>(gpus);
   }
   return engine == Engine::transformers ? 0 : bytes;

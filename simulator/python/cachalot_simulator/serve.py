@@ -35,7 +35,8 @@ VLLM = (
 SGLANG = (
     r"Load weight end\..* mem usage=(?P<weights_gib>[\d.]+) GB",
     r"KV Cache is allocated\..*#tokens: (?P<tokens>\d+), K size: (?P<kv_gib>[\d.]+) GB, V size: (?P<kv_more_gib>[\d.]+) GB",
-    r"Capture cuda graph end\..* mem usage=(?P<graphs_gib>[\d.]+) GB",
+    r"(?i)Capture (?!.*prefill).*graph end\..* mem usage=(?P<graphs_gib>[\d.]+) GB",
+    r"(?i)Capture .*prefill.*graph end\..* mem usage=(?P<graphs_more_gib>[\d.]+) GB",
     r"max_total_num_tokens=(?P<tokens>\d+).* context_len=(?P<max_model_len>\d+)",
 )
 
