@@ -244,6 +244,17 @@ print(len(torch.nonzero(weights > 0)), len(weights[weights > 0]))
 numbers = weights[0, :1000].long()
 print(len(numbers.unique()), len(torch.unique(numbers.view(500, 2), dim=0)), len(torch.repeat_interleave(numbers)))
 print(torch.sparse_coo_tensor(torch.stack([numbers, numbers]), weights[0, :1000], (9, 9)).coalesce()._nnz())
+""", "recorded": """
+import torch
+side = torch.cuda.Stream()
+numbers = torch.ones(2, dtype=torch.int32, device="cuda")
+with torch.cuda.stream(side):
+    sent = torch.stack((numbers, numbers * 2))
+    numbers.record_stream(side)
+sent.record_stream(torch.cuda.current_stream())
+large = torch.arange(300_000, device="cuda")
+large.record_stream(side)
+print(numbers.tolist(), sent.tolist(), large[-1].item())
 """, "random": """
 import torch
 def draw():
@@ -340,6 +351,11 @@ def test_what_another_library_gets_is_a_guess_until_it_is_written_again(shared: 
 def test_what_a_graph_writes_is_unknown_after_each_launch(shared: Shared) -> None:
     assert shared.printed["graph"] == "[0.0, 0.0] [0.0, 0.0]\n"
     assert [(read["at"], read["times"]) for read in shared.reads("graph")] == [("graph.py:13 in <module>", 2)]
+
+
+def test_memory_that_another_stream_uses_keeps_its_values(shared: Shared) -> None:
+    assert shared.printed["recorded"] == "[1, 1] [[1, 1], [2, 2]] 299999\n"
+    assert shared.reads("recorded") == []
 
 
 def test_unknown_inputs_of_linear_algebra_and_distributions_end_no_program(shared: Shared) -> None:

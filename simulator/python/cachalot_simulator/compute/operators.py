@@ -58,6 +58,8 @@ OTHER_VIEWS = {"aten::_unsafe_view", "aten::_conj", "aten::_neg_view", "aten::_s
 # They consist of operations that are seen, and the parts of their sparse results share the memory of arguments.
 DECOMPOSED = {f"aten::{name}" for name in ("embedding_backward", "embedding_sparse_backward", "_embedding_bag_backward",
                                            "_embedding_bag_sparse_backward", "_sparse_coo_tensor_unsafe")}
+# It writes nothing, although its schema says so: it tells the allocator that another stream uses the memory.
+MARKING = {"aten::record_stream"}
 UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"}
 # They update running statistics in place where they train, which their schemas do not say.
 UPDATING = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::batch_norm", "aten::instance_norm"}
@@ -88,7 +90,7 @@ def gives_no_tensor(name: str) -> bool:
     """Returns whether an operation, by its name with the overload, writes no tensor and returns none."""
     packet, _, overload = name.partition(".")
     schema = torch._C._get_schema(packet, overload)
-    writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+    writes = name not in MARKING and any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
     return not writes and not any("Tensor" in str(result.type) for result in schema.returns)
 
 
