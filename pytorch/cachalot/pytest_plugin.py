@@ -23,7 +23,6 @@ from ._base import environment
 
 if TYPE_CHECKING:
     from ._programs.memory_of_test import Kind, Measurement
-    from ._start.guard_of_test import Guard
 
 
 class Limit(NamedTuple):
@@ -46,7 +45,7 @@ class Asked(NamedTuple):
 
     @property
     def devices(self) -> set[int | None]:
-        """Returns the devices to measure; None among them is the current one."""
+        """Returns the devices to measure, of which None is the current one."""
         return {limit.device for limit in self.limits} | {asked.device for asked in self.no_leaks}
 
 
@@ -119,7 +118,7 @@ _MOST_ROWS = 20
 
 _ASKED = pytest.StashKey["Asked | None"]()
 _MEASURED = pytest.StashKey["dict[int, Measurement]"]()
-_guard_of_session: list[Guard] = []  # one, once there is a guard
+_has_guard = False  # in this session
 _figures_of_session: list[tuple[str, dict[str, Any]]] = []  # of each test
 
 
@@ -167,12 +166,12 @@ def _start_again(asked: str, config: pytest.Config) -> None:
 
 
 def _start_guard(asked_by: str) -> None:
+    global _has_guard
     from ._base.errors import EnableError
     from ._start import guard_of_test
 
     try:
-        if not _guard_of_session and guard_of_test.start():
-            _guard_of_session.append(guard_of_test.Guard())
+        _has_guard = guard_of_test.start()
     except EnableError as error:
         raise pytest.UsageError(f"{asked_by}: {error}") from None
 
@@ -180,7 +179,7 @@ def _start_guard(asked_by: str) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     if not _guards_all(config):
         return None
-    return "cachalot: GPU memory guard" if _guard_of_session else "cachalot: no GPU memory guard, since there is no GPU"
+    return "cachalot: GPU memory guard" if _has_guard else "cachalot: no GPU memory guard, since there is no GPU"
 
 
 def _guards_all(config: pytest.Config) -> bool:
@@ -235,13 +234,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _begin(item: pytest.Item, asked: Asked | None) -> dict[int, Measurement]:
     wants_report = bool(item.config.getoption("cachalot_report")) and "torch" in sys.modules
     is_measured = asked is not None and bool(asked.devices)
-    if not wants_report and not is_measured and not (asked and asked.guard):
+    needs_gpu = is_measured or asked is not None and asked.guard is True
+    if not wants_report and not needs_gpu:
         return {}
     import torch
 
     from ._programs.memory_of_test import Measurement
 
-    if asked and not torch.cuda.is_available():
+    if needs_gpu and not torch.cuda.is_available():
         pytest.skip("a mark of GPU memory needs a GPU, or a simulated one: --cachalot-simulate a100")
     if not is_measured and not (wants_report and torch.cuda.is_initialized()):
         return {}
@@ -257,7 +257,11 @@ def _begin(item: pytest.Item, asked: Asked | None) -> dict[int, Measurement]:
 
 def _found_by_guard(item: pytest.Item) -> str:
     """Returns the mistakes since the last call, if this test is to be told of them."""
-    found = "\n".join(guard.found() for guard in _guard_of_session)
+    if not _has_guard:
+        return ""
+    from ._start import guard_of_test
+
+    found = guard_of_test.found()
     asked = item.stash.get(_ASKED, None)
     is_guarded = _guards_all(item.config) if asked is None or asked.guard is None else asked.guard
     return found if is_guarded else ""

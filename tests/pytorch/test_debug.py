@@ -3,7 +3,7 @@ Python's stacks.
 """
 
 import pytest
-from world import ENABLE_MODE, MODE, PAGES, full_only, not_native, run_python, succeeds
+from world import ENABLE_MODE, HANDS, MODE, PAGES, full_only, not_native, run_python, succeeds
 
 pytestmark = not_native
 
@@ -27,15 +27,7 @@ def debugged(code, **environment):
 
 def test_memory_reports_have_the_lines_of_the_allocation_and_of_the_free():
     process = debugged(
-        """
-_cuda = ctypes.CDLL(None)
-
-def smash(address):
-    held = (ctypes.c_ubyte * 1)()
-    assert _cuda.cudaMemcpy(held, ctypes.c_void_p(address), ctypes.c_size_t(1), 2) == 0
-    held[0] ^= 0x55
-    assert _cuda.cudaMemcpy(ctypes.c_void_p(address), held, ctypes.c_size_t(1), 1) == 0
-
+        HANDS + """
 def make():
     return torch.empty(1000, dtype=torch.uint8, device="cuda")
 

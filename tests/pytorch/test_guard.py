@@ -7,25 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from world import ENABLE_MODE, PAGES, full_only, not_native, run, run_python, simulated, succeeds
+from world import ENABLE_MODE, HANDS, PAGES, full_only, not_native, run, run_python, simulated, succeeds
 
 pytestmark = not_native
 
 GUARD = "guard:True" + (",heap:pages" if PAGES else "")
-
-# Writes as a kernel of the user's might: past what PyTorch knows. Each byte becomes another one.
-HANDS = """
-import ctypes
-_cuda = ctypes.CDLL(None)
-
-def smash(address, count=1):
-    held = (ctypes.c_ubyte * count)()
-    assert _cuda.cudaMemcpy(held, ctypes.c_void_p(address), ctypes.c_size_t(count), 2) == 0
-    for i in range(count):
-        held[i] ^= 0x55
-    assert _cuda.cudaMemcpy(ctypes.c_void_p(address), held, ctypes.c_size_t(count), 1) == 0
-"""
-
 
 def guarded(code, **environment):
     return run_python(HANDS + code, **{"CACHALOT_CONF": GUARD} | environment)

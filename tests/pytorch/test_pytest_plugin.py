@@ -289,14 +289,8 @@ def test_workers_of_xdist_tell_the_same(pytester):
     assert "100.00 MiB  cuda:0  test_it.py::test_over" in text
 
 
-GUARDED = """
-import ctypes, pytest, torch
-_cuda = ctypes.CDLL(None)
-def smash(address):
-    held = (ctypes.c_ubyte * 1)()
-    assert _cuda.cudaMemcpy(held, ctypes.c_void_p(address), ctypes.c_size_t(1), 2) == 0
-    held[0] ^= 0x55
-    assert _cuda.cudaMemcpy(ctypes.c_void_p(address), held, ctypes.c_size_t(1), 1) == 0
+GUARDED = world.HANDS + """
+import pytest, torch
 def make():
     return torch.empty(1000, dtype=torch.uint8, device="cuda")
 @pytest.fixture
@@ -345,10 +339,10 @@ def test_the_guard_fails_the_test_that_made_the_mistake_and_no_other(pytester):
     assert "test_it.py::test_fixture ERROR" in text and "something wrote 1 bytes before the block of 1,000 bytes at 0x" in text
     assert "back_canary: something wrote 3 bytes behind the end of the block of 1,000 bytes" in text
     assert "write_after_free: something wrote at byte 7 of the block of 1,000 bytes" in text
-    assert "    allocated at: test_it.py:9 in make\n      > return torch.empty(1000" in text
+    assert "    allocated at: test_it.py:13 in make\n      > return torch.empty(1000" in text
     assert "    freed at: the return of the test\n" in text
-    assert "    freed at: test_it.py:22 in test_freed\n      > del x" in text
-    assert "double_free: invalid device pointer" in text and "    here: test_it.py:27 in test_twice" in text
+    assert "    freed at: test_it.py:26 in test_freed\n      > del x" in text
+    assert "double_free: invalid device pointer" in text and "    here: test_it.py:31 in test_twice" in text
     assert "its own words" in text and "GPU memory guard" in text
 
 

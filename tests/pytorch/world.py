@@ -127,6 +127,20 @@ def restore_pool(state, alive, kept=()):
 _fork_server = fork_server.ForkServer()
 
 
+# Writes as a kernel of the user's might: past what PyTorch knows. Each byte becomes another one.
+HANDS = """
+import ctypes
+_cuda = ctypes.CDLL(None)
+
+def smash(address, count=1):
+    held = (ctypes.c_ubyte * count)()
+    assert _cuda.cudaMemcpy(held, ctypes.c_void_p(address), ctypes.c_size_t(count), 2) == 0
+    for i in range(count):
+        held[i] ^= 0x55
+    assert _cuda.cudaMemcpy(ctypes.c_void_p(address), held, ctypes.c_size_t(count), 1) == 0
+"""
+
+
 def run_python(code, *, preamble=PREAMBLE, arguments=(), fresh=False, **options):
     """Runs `code` in a process of its own, in this mode; returns it with its output.
 

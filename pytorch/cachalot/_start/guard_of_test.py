@@ -1,4 +1,4 @@
-"""The memory guard of a session of tests: what each test wrote where it had no memory, and what it freed or used wrongly. For pytest_plugin."""
+"""The memory guard of a session of tests: it finds wrong writes, frees and uses of GPU memory in each test. For pytest_plugin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def start() -> bool:
     """Makes cachalot with the guard the allocator of this process, if it has a GPU. Returns whether it has. A program that has enabled
     cachalot keeps its options.
 
-    Raises EnableError, also where cachalot was enabled without the guard.
+    Raises EnableError if cachalot cannot be enabled.
     """
     import torch
 
@@ -28,28 +28,25 @@ def start() -> bool:
     return True
 
 
-class Guard:
-    """The reports of each test. The first call may be before CUDA is used: then there is nothing to check."""
+def found() -> str:
+    """Checks all memory and returns the text of a failure; "" if nothing was found since the last call, or CUDA is not used yet.
 
-    def found(self) -> str:
-        """Checks all memory and returns the text of a failure; "" if nothing was found since the last call.
+    Raises RuntimeError if a CUDA call fails, as after an error of a kernel, or if the guard is off.
+    """
+    import torch
 
-        Raises RuntimeError if a CUDA call fails, as after an error of a kernel, or if the guard is off.
-        """
-        import torch
-
-        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
-            return ""
-        reports = check_memory()
-        if not reports:
-            return ""
-        many = f"{len(reports):,} mistakes" if len(reports) > 1 else "a mistake"
-        lines = [f"the memory guard found {many} in this test"]
-        for report in reports[:_MOST_REPORTS]:
-            lines += _lines(report)
-        if len(reports) > _MOST_REPORTS:
-            lines.append(f"  and {len(reports) - _MOST_REPORTS:,} more, which are on stderr")
-        return "\n".join(lines)
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return ""
+    reports = check_memory()
+    if not reports:
+        return ""
+    many = f"{len(reports):,} mistakes" if len(reports) > 1 else "a mistake"
+    lines = [f"the memory guard found {many} in this test"]
+    for report in reports[:_MOST_REPORTS]:
+        lines += _lines(report)
+    if len(reports) > _MOST_REPORTS:
+        lines.append(f"  and {len(reports) - _MOST_REPORTS:,} more, which are on stderr")
+    return "\n".join(lines)
 
 
 def _lines(report: MemoryReport) -> list[str]:

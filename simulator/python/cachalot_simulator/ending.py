@@ -1,8 +1,8 @@
 """Writes how a Python program ended, as JSON into the folder that `observe` of CACHALOT_SIM names: python-<process>.json.
 
 The file has the error that ended the program, its steps, and why it was ended early: after `max_steps` of CACHALOT_SIM,
-or because it read unknown values 10,000 times at one place without a step of an optimizer, at which. With traces_only:1 it has the modules that other
-runs of the program may find imported.
+or because it read unknown values 10,000 times at one place without a step of an optimizer, at which. With traces_only:1 it has
+the modules that other runs of the program may find imported.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Owners:
         torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run
 
     def _is_ours(self, module: Any) -> bool:
-        """Not in a child by fork that cannot use the GPU, such as a worker that loads data, and no copy that DataParallel made for another thread."""
+        """Not in a child by fork that cannot use the GPU, such as a worker that loads data, and no copy that DataParallel made for
+        another thread."""
         return os.getpid() == self._process and not is_replica(module)
 
     def _entered(self, module: Any, *_: Any) -> None:
