@@ -4,7 +4,7 @@
 // It stands between CachingAllocator and DeviceAllocator, which sees larger blocks and receives frees later. So nothing
 // of it depends on the heap, and there is nothing of it in the heap.
 //
-// A free waits for the block's streams, compares its canaries, poisons all of it and puts it into the quarantine: first
+// A free waits for the block's streams, compares its canaries, poisons it and puts it into the quarantine: first
 // in, first out, bounded in bytes. A block that leaves is compared with its poison, and only then freed. Blocks in
 // quarantine count as allocated. It is emptied before the heap runs out of memory.
 //

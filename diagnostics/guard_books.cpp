@@ -12,6 +12,21 @@ void GuardedBlock::add_use(const KnownStream& other) {
   if (other != stream && std::ranges::find(recorded, other) == recorded.end()) recorded.push_back(other);
 }
 
+void GuardedBlock::append_poison(Pattern kind, std::vector<PatternSpan>& spans) const {
+  const Address begin = heap_address();
+  const std::size_t all = footprint();
+  const auto append = [&](std::size_t from, std::size_t length) {
+    spans.push_back({begin + from, length, 2 * allocated.number + 1});
+  };
+  if (kind == Pattern::poison || all <= kMostWhole) return append(0, all);
+  const std::size_t last = all - kSampleDistance;
+  static_assert(kSampleDistance == 16 * kSampleLine);
+  const std::size_t shift = (allocated.number * 0x9e3779b97f4a7c15u >> 60) * kSampleLine;
+  append(0, kSampleDistance);
+  for (std::size_t at = kSampleDistance + shift; at < last; at += kSampleDistance) append(at, kSampleLine);
+  append(last, kSampleDistance);
+}
+
 GuardReport GuardedBlock::report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const {
   std::vector<Stream> users;
   std::ranges::transform(recorded, std::back_inserter(users), &KnownStream::handle);
@@ -59,7 +74,12 @@ void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions
       append(block.back_canary(), GuardReport::Kind::back_canary, block.back_reported);
       break;
     case GuardedBlock::Pattern::poison:
-      append(block.poison(), GuardReport::Kind::write_after_free, block.write_after_free_reported);
+    case GuardedBlock::Pattern::samples:
+      std::vector<PatternSpan> spans;
+      block.append_poison(block.pattern, spans);
+      for (const PatternSpan& span : spans) {
+        append(span, GuardReport::Kind::write_after_free, block.write_after_free_reported);
+      }
       break;
   }
 }

@@ -29,12 +29,17 @@ struct GuardedBlock {
   static constexpr std::size_t kFront = 512;
   static constexpr std::size_t kLeastBack = 256;
   static constexpr std::size_t kMostBack = std::size_t{64} << 10;
+  // They say which part of a freed block gets poison where all of it would take too long.
+  static constexpr std::size_t kMostWhole = std::size_t{1} << 20;
+  static constexpr std::size_t kSampleDistance = std::size_t{64} << 10;
+  static constexpr std::size_t kSampleLine = std::size_t{4} << 10;
 
   // The content of its memory.
   enum class Pattern : std::uint8_t {
     none,      // unknown: not checked
     canaries,  // around the user's bytes
     poison,    // everywhere
+    samples,   // poison in a part of it: append_poison
   };
 
   Address address = 0;    // the user's
@@ -57,7 +62,10 @@ struct GuardedBlock {
   std::size_t footprint() const { return front + bytes + back; }
   PatternSpan front_canary() const { return {heap_address(), front, 2 * allocated.number}; }
   PatternSpan back_canary() const { return {address + bytes, back, 2 * allocated.number}; }
-  PatternSpan poison() const { return {heap_address(), footprint(), 2 * allocated.number + 1}; }
+  // Appends the memory that has the pattern `kind`, poison or samples, by rising addresses. All of a block of up to kMostWhole
+  // bytes is a sample; of a larger one the first and the last kSampleDistance bytes, and one line in each kSampleDistance between
+  // them. Where the lines are is different in the next blocks, so that a write that comes again and again meets one.
+  void append_poison(Pattern kind, std::vector<PatternSpan>& spans) const;
 
   bool contains(Address at) const { return at >= heap_address() && at - heap_address() < footprint(); }
   // `other` uses it, too; once however often it is said.
@@ -83,7 +91,7 @@ struct GuardQuestion {
   const GuardedBlock* block = nullptr;
   bool* was_reported = nullptr;
 
-  // The byte at `offset` of the span is not as it should be; this is not asked again.
+  // The byte at `offset` of the span is not as it should be; the block is not asked about this again.
   GuardReport answer(std::size_t offset, int device) const;
 };
 

@@ -93,11 +93,16 @@ void GuardedMemory::write_canaries(GuardedBlock& block) {
   block.front_reported = block.back_reported = false;
 }
 
-void GuardedMemory::poison(GuardedBlock& block) {
+Pattern GuardedMemory::poison(GuardedBlock& block) {
   block.pattern = Pattern::none;
   const Stream stream = stream_for_work(block.stream);
-  kernels(block.front_canary(), stream).fill_pattern(stream, block.poison());
+  Kernels& writing = kernels(block.front_canary(), stream);
+  const Pattern kind = writing.copies_through_host() ? Pattern::samples : Pattern::poison;
+  std::vector<PatternSpan> spans;
+  block.append_poison(kind, spans);
+  writing.fill_pattern(stream, spans);
   wait_for(*device_, stream);
+  return kind;
 }
 
 bool GuardedMemory::compare_canaries(GuardedBlock& block, Reports& found) {
@@ -129,7 +134,8 @@ void GuardedMemory::compare(std::vector<GuardQuestion> questions, Stream stream,
   spans.reserve(questions.size());
   for (const GuardQuestion& question : questions) spans.push_back(question.span);
   for (const PatternMismatch& mismatch : kernels(spans[0], stream).verify_pattern(stream, spans)) {
-    found.push_back(questions[mismatch.span].answer(mismatch.offset, device_->index()));
+    const GuardQuestion& question = questions[mismatch.span];
+    if (!*question.was_reported) found.push_back(question.answer(mismatch.offset, device_->index()));
   }
 }
 
@@ -182,10 +188,10 @@ void Quarantine::put_back(Blocks leaving) {
 
 // Until the block is in the list its pattern is unknown.
 void Quarantine::add(GuardedBlock& block, GuardedMemory& memory) {
-  memory.poison(block);
+  const GuardedBlock::Pattern pattern = memory.poison(block);
   const Lock lock(mutex_);
   kept_.push_back(std::move(block));
-  kept_.back().pattern = GuardedBlock::Pattern::poison;
+  kept_.back().pattern = pattern;
   bytes_ += kept_.back().footprint();
 }
 

@@ -65,9 +65,9 @@ class GuardedMemory {
   bool may_wait(const KnownStream& stream);
 
   void write_canaries(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
-  // Fills all of the block, whose pattern counts as unknown from then on. Blocks: until that is done, so that the
-  // block's streams may go.
-  void poison(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
+  // Fills the block, whose pattern counts as unknown from then on, and returns the pattern that it has: poison, or samples if
+  // kernels copy through the host. Blocks: until that is done, so that the block's streams may go.
+  GuardedBlock::Pattern poison(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
   // Compares the canaries after all work on the block. Returns false if there are none, or the work may not be awaited.
   bool compare_canaries(GuardedBlock& block, Reports& found) CACHALOT_REQUIRES_SHARED(mutex);
   // Adds a report for each question that is answered with a difference.

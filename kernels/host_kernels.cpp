@@ -171,6 +171,7 @@ void copy_block(Device& device, const BlockMove& move, Staging& buffer) {
 class HostKernels final : public Kernels {
  public:
   explicit HostKernels(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  bool copies_through_host() const override { return true; }
 
  private:
   void fill(Stream stream, Span<const PatternSpan> spans) override {

@@ -101,6 +101,98 @@ TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
   EXPECT_LE(AllocatorGuard(world.allocator).quarantine_bytes(), kMiB);
 }
 
+// Writes to memory that was freed, over kernels that copy through the host: of blocks above a mebibyte only parts are looked
+// at.
+class LateWrite : public testing::TestWithParam<std::size_t> {
+ protected:
+  // Frees a block and writes to `bytes` of it.
+  std::vector<GuardReport> found(std::size_t offset, std::size_t bytes) {
+    const Address freed = free_a_block();
+    const std::vector<unsigned char> data(bytes, 0xab);
+    world_.device->copy_from_host(freed + offset, data.data(), bytes);
+    AllocatorGuard(world_.allocator).check();
+    return world_.take();
+  }
+  Address free_a_block() {
+    void* const block = world_.allocate(size_);
+    world_.allocator.deallocate(block);
+    return address(block);
+  }
+
+  const std::size_t size_ = GetParam();
+  GuardedWorld world_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LateWrite, testing::Values(1000u, kMiB - 1000, 2 * kMiB, 20 * kMiB + 7));
+
+TEST_P(LateWrite, IsFoundAtTheStartAndAtTheEnd) {
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{500}, size_ - 1, size_ - 500}) {
+    const std::vector<GuardReport> reports = found(offset, 1);
+    ASSERT_EQ(reports.size(), 1u) << offset;
+    EXPECT_EQ(reports[0].kind, Kind::write_after_free);
+    EXPECT_EQ(reports[0].offset, as_signed(offset));
+  }
+}
+
+TEST_P(LateWrite, IsOneReportForAllOfABlock) {
+  const std::vector<GuardReport> reports = found(0, size_);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].offset, 0);
+}
+
+TEST_P(LateWrite, IsFoundWhereverItCoversTheDistanceOfTwoLines) {
+  constexpr std::size_t kBytes =
+      GuardedBlock::kSampleDistance - GuardedBlock::kSampleLine + 8;  // a byte is equal by chance
+  for (std::size_t part = 0; part < 8; ++part) {
+    const std::size_t offset = size_ > kBytes ? (size_ - kBytes) / 7 * part : 0;
+    EXPECT_EQ(found(offset, std::min(kBytes, size_)).size(), 1u) << offset;
+  }
+}
+
+TEST_P(LateWrite, IsFoundWhereItIsAColumn) {
+  const Address freed = free_a_block();
+  for (std::size_t row = 100; row + 8 < size_; row += 3000) world_.device->fill(freed + row, 0xab, 8, nullptr);
+  EXPECT_EQ(AllocatorGuard(world_.allocator).check().size(), 1u);
+  EXPECT_EQ(world_.take().size(), 1u);
+}
+
+TEST_P(LateWrite, IsFoundBeforeLongWhereItComesAgainAndAgain) {
+  for (const std::size_t offset : {size_ / 2, size_ / 3, size_ / 10}) {
+    std::size_t times = 1;
+    while (times < 40 && found(offset, 8).empty()) ++times;
+    EXPECT_LT(times, 40u) << offset;
+  }
+}
+
+// OnTheGpu counts as kernels of a GPU, which write memory where it is.
+class OnTheGpu final : public Kernels {
+ public:
+  explicit OnTheGpu(std::shared_ptr<Device> device) : host_(host_kernels(std::move(device))) {}
+
+ private:
+  void fill(Stream stream, Span<const PatternSpan> spans) override { host_->fill_pattern(stream, spans); }
+  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override {
+    return host_->verify_pattern(stream, spans);
+  }
+  void move(Stream stream, Span<const BlockMove> moves) override { host_->move_blocks(stream, moves); }
+
+  const std::unique_ptr<Kernels> host_;
+};
+
+TEST(Guard, FindsALateWriteOfAByteInALargeBlockByTheKernelsOfAGpu) {
+  World world;
+  CachingAllocator allocator(
+      {world.device}, parse_options("guard:True"),
+      guard_factory([](std::shared_ptr<Device> device) { return std::make_unique<OnTheGpu>(std::move(device)); }));
+  AllocatorGuard(allocator).set_handler([](const GuardReport&) {});
+  void* const block = allocator.allocate(20 * kMiB);
+  allocator.deallocate(block);
+  smash(world, block, 7'654'321);
+  const std::vector<GuardReport> reports = AllocatorGuard(allocator).check();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].offset, 7'654'321);
+}
+
 TEST(Guard, TellsTheHistoryOfABlock) {
   GuardedWorld world;
   const Stream stream = world.device->new_stream();

@@ -98,6 +98,10 @@ class Kernels {
   /// Blocks: the host twin waits for the stream and has copied the blocks when it returns.
   void move_blocks(Stream stream, Span<const BlockMove> moves);
 
+  /// Returns whether all memory is copied through the host, as the host twin does: large spans take
+  /// long.
+  virtual bool copies_through_host() const { return false; }
+
  protected:
   Kernels() = default;
 
