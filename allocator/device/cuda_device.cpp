@@ -139,7 +139,8 @@ CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal), c
   CUdevice device = 0;
   check("cuDeviceGet", driver().device_get(&device, ordinal));
   properties_ = name_and_memory(device);
-  if (has(device, CU_DEVICE_ATTRIBUTE_INTEGRATED)) host_memory_file_ = config.host_memory_file;
+  properties_.integrated = has(device, CU_DEVICE_ATTRIBUTE_INTEGRATED);
+  if (properties_.integrated) host_memory_ = HostMemory::of_machine(driver().is_simulated);
   if (has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) query_virtual_memory(device);
   properties_.managed_bytes = managed_bytes(device, properties_.total_bytes);
   const bool can_hint = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
@@ -232,14 +233,13 @@ MemoryInfo CudaDevice::memory_info() {
   const CudaContext::Current current(context_);
   MemoryInfo info;
   check("cuMemGetInfo", driver().memory_info(&info.free_bytes, &info.total_bytes));
-  if (host_memory_file_.empty()) return info;
-  return with_available_bytes(info, available_host_bytes(host_memory_file_));
+  return host_memory_ ? with_available_bytes(info, host_memory_->available_bytes()) : info;
 }
 
 bool CudaDevice::exceeds_host_memory(std::size_t bytes) const {
-  if (host_memory_file_.empty()) return false;
-  const std::optional<std::size_t> available = available_host_bytes(host_memory_file_);
-  return available && bytes > *available;
+  if (!host_memory_) return false;
+  const MemoryInfo unknown = {.free_bytes = properties_.total_bytes, .total_bytes = properties_.total_bytes};
+  return bytes > with_available_bytes(unknown, host_memory_->available_bytes()).free_bytes;
 }
 
 std::optional<Address> CudaDevice::malloc(std::size_t bytes) {

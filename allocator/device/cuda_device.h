@@ -85,8 +85,6 @@ class CudaDevice final : public Device {
  public:
   struct Config {
     bool completion_hints = true;
-    // The file in which the system reports the memory use of an integrated GPU (device/unified_memory.h).
-    std::string host_memory_file = kHostMemoryFile;
   };
   // `ordinal` as in cuDeviceGet. Requires that cuda_devices was called: it initializes the driver.
   CudaDevice(int ordinal, const Config& config);
@@ -147,7 +145,7 @@ class CudaDevice final : public Device {
   void record_across_contexts(Event event, Stream stream, CUctx_st* owner);
 
   const int ordinal_;
-  std::string host_memory_file_;  // empty: the GPU has memory of its own
+  std::optional<HostMemory> host_memory_;  // of an integrated GPU; nullopt: the GPU has memory of its own
   DeviceProperties properties_;
   CudaContext context_;
   std::unique_ptr<CudaHandleForm> form_;        // null: no virtual memory

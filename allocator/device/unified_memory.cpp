@@ -3,14 +3,23 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 
 CACHALOT_BEGIN
 
+std::optional<HostMemory> HostMemory::of_machine(bool is_gpu_simulated) {
+  const std::string_view named = environment("CACHALOT_PROC").value_or("");
+  if (!named.empty()) return HostMemory(std::string(named));
+  if (is_gpu_simulated) return std::nullopt;
+  return HostMemory("/proc");
+}
+
 // A line is "MemAvailable:   61234567 kB".
-std::optional<std::size_t> available_host_bytes(const std::string& file) {
-  std::ifstream lines(file);
+std::optional<std::size_t> HostMemory::available_bytes() const {
+  std::ifstream lines(folder_ + "/meminfo");
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string name;
@@ -20,9 +29,27 @@ std::optional<std::size_t> available_host_bytes(const std::string& file) {
   return std::nullopt;
 }
 
+// A line is "some avg10=2.04 avg60=0.75 avg300=0.40 total=157656722".
+std::optional<double> HostMemory::stalled_percent() const {
+  constexpr std::string_view kFigure = "avg10=";
+  std::ifstream lines(folder_ + "/pressure/memory");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string who;
+    std::string figure;
+    if (!(words >> who >> figure) || who != "some" || !figure.starts_with(kFigure)) continue;
+    std::istringstream number(figure.substr(kFigure.size()));
+    double percent = 0;
+    if (number >> percent) return percent;
+  }
+  return std::nullopt;
+}
+
 MemoryInfo with_available_bytes(const MemoryInfo& reported, std::optional<std::size_t> available) {
   if (!available) return reported;
-  return {.free_bytes = std::min(*available, reported.total_bytes), .total_bytes = reported.total_bytes};
+  const std::size_t kept = kept_for_system(reported.total_bytes);
+  const std::size_t free = *available - std::min(*available, kept);
+  return {.free_bytes = std::min(free, reported.total_bytes), .total_bytes = reported.total_bytes};
 }
 
 CACHALOT_END

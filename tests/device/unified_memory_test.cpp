@@ -2,15 +2,12 @@
 #include "device/unified_memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "base/bytes.h"
+#include "tests/device/machine_memory.h"
 #if CACHALOT_HAS_CUDA
 #include "device/cuda_device.h"
 #endif
@@ -18,47 +15,45 @@
 namespace cachalot {
 namespace {
 
-// A file like /proc/meminfo, as long as it lives.
-class HostMemoryFile {
- public:
-  HostMemoryFile() : path_(testing::TempDir() + "meminfo." + std::to_string(getpid())) {}
-  ~HostMemoryFile() { std::filesystem::remove(path_); }
-  HostMemoryFile(const HostMemoryFile&) = delete;
-  HostMemoryFile& operator=(const HostMemoryFile&) = delete;
-
-  void write(const std::string& text) const { std::ofstream(path_) << text; }
-  void set_available(std::size_t bytes) const {
-    write("MemTotal:       99999999 kB\nMemFree:            1024 kB\nMemAvailable:   " + std::to_string(bytes / kKiB) +
-          " kB\nBuffers:               0 kB\n");
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
+HostMemory memory_of_machine() { return HostMemory::of_machine(/*is_gpu_simulated=*/false).value(); }
 
 TEST(UnifiedMemory, IsWhatTheSystemCallsAvailable) {
-  const HostMemoryFile file;
-  file.set_available(3 * kGiB);
-  EXPECT_EQ(available_host_bytes(file.path()), 3 * kGiB);
+  const MachineMemory machine;
+  machine.set_available(3 * kGiB);
+  EXPECT_EQ(memory_of_machine().available_bytes(), 3 * kGiB);
 }
 
 TEST(UnifiedMemory, IsNotKnownWithoutTheFileOrItsLine) {
-  const HostMemoryFile file;
-  EXPECT_EQ(available_host_bytes(file.path()), std::nullopt);
-  file.write("MemTotal: 100 kB\nMemAvailable: much\n");
-  EXPECT_EQ(available_host_bytes(file.path()), std::nullopt);
+  const MachineMemory machine;
+  EXPECT_EQ(memory_of_machine().available_bytes(), std::nullopt);
+  machine.write("MemTotal: 100 kB\nMemAvailable: much\n");
+  EXPECT_EQ(memory_of_machine().available_bytes(), std::nullopt);
 }
 
-TEST(UnifiedMemory, OfThisMachineIsKnown) { EXPECT_GT(available_host_bytes(kHostMemoryFile), kMiB); }
+TEST(UnifiedMemory, OfThisMachineIsKnown) { EXPECT_GT(memory_of_machine().available_bytes(), kMiB); }
 
-TEST(UnifiedMemory, TakesThePlaceOfWhatTheDriverReports) {
+TEST(UnifiedMemory, OfASimulatedGpuIsNotTheMachines) {
+  EXPECT_FALSE(HostMemory::of_machine(/*is_gpu_simulated=*/true).has_value());
+  const MachineMemory machine;
+  EXPECT_TRUE(HostMemory::of_machine(/*is_gpu_simulated=*/true).has_value());
+}
+
+TEST(UnifiedMemory, IsWaitedForAsTheSystemSays) {
+  const MachineMemory machine;
+  EXPECT_EQ(memory_of_machine().stalled_percent(), std::nullopt);
+  machine.set_stalled("12.34");
+  EXPECT_EQ(memory_of_machine().stalled_percent(), 12.34);
+}
+
+TEST(UnifiedMemory, TakesThePlaceOfWhatTheDriverReportsButForThePartOfTheSystem) {
   const MemoryInfo reported = {.free_bytes = kGiB, .total_bytes = 8 * kGiB};
-  EXPECT_EQ(with_available_bytes(reported, 5 * kGiB).free_bytes, 5 * kGiB) << "the driver leaves out caches of files";
+  EXPECT_EQ(with_available_bytes(reported, 5 * kGiB).free_bytes, 5 * kGiB - 512 * kMiB)
+      << "the driver leaves out files";
   EXPECT_EQ(with_available_bytes(reported, 5 * kGiB).total_bytes, 8 * kGiB);
-  EXPECT_EQ(with_available_bytes(reported, kMiB).free_bytes, kMiB) << "the processor uses the memory, too";
+  EXPECT_EQ(with_available_bytes(reported, kMiB).free_bytes, 0u) << "the processor uses the memory, too";
   EXPECT_EQ(with_available_bytes(reported, 9 * kGiB).free_bytes, 8 * kGiB) << "at most all";
   EXPECT_EQ(with_available_bytes(reported, std::nullopt).free_bytes, kGiB);
+  EXPECT_EQ(kept_for_system(119 * kGiB), kGiB);
 }
 
 #if CACHALOT_HAS_CUDA
@@ -68,25 +63,27 @@ class UnifiedMemoryCuda : public testing::Test {
  protected:
   void SetUp() override {
     if (cuda_devices().empty()) GTEST_SKIP() << "no GPU here";
-    file_.set_available(40 * kMiB);
-    CudaDevice::Config config;
-    config.host_memory_file = file_.path();
-    device_ = std::make_unique<CudaDevice>(0, config);
-    if (device_->memory_info().free_bytes != 40 * kMiB) GTEST_SKIP() << "this GPU has memory of its own";
+    device_ = std::make_unique<CudaDevice>(0);
+    if (!device_->properties().integrated) GTEST_SKIP() << "this GPU has memory of its own";
+    set_free(40 * kMiB);
   }
-  const HostMemoryFile file_;
+  void set_free(std::size_t bytes) {
+    machine_.set_available(bytes + kept_for_system(device_->properties().total_bytes));
+  }
+  const MachineMemory machine_;
   std::unique_ptr<CudaDevice> device_;
 };
 
 TEST_F(UnifiedMemoryCuda, IsReportedAsFree) {
-  file_.set_available(50 * kMiB);
+  EXPECT_EQ(device_->memory_info().free_bytes, 40 * kMiB);
+  set_free(50 * kMiB);
   EXPECT_EQ(device_->memory_info().free_bytes, 50 * kMiB);
-  std::filesystem::remove(file_.path());
+  machine_.remove();
   EXPECT_GT(device_->memory_info().free_bytes, 50 * kMiB) << "what the driver reports";
 }
 
 TEST_F(UnifiedMemoryCuda, IsNotAskedForBeyondWhatIsAvailable) {
-  file_.set_available(4 * kMiB);
+  set_free(4 * kMiB);
   EXPECT_EQ(device_->malloc(6 * kMiB), std::nullopt);
   EXPECT_EQ(device_->malloc_managed(6 * kMiB), std::nullopt);
   EXPECT_EQ(device_->malloc_async(6 * kMiB, nullptr), std::nullopt);
@@ -94,7 +91,7 @@ TEST_F(UnifiedMemoryCuda, IsNotAskedForBeyondWhatIsAvailable) {
   const std::optional<Address> fitting = device_->malloc(4 * kMiB);
   ASSERT_TRUE(fitting);
   device_->free(*fitting);
-  file_.set_available(6 * kMiB);
+  set_free(6 * kMiB);
   const std::optional<Address> later = device_->malloc(6 * kMiB);
   ASSERT_TRUE(later);
   device_->free(*later);

@@ -73,7 +73,7 @@ struct AddressRange {
 
 /// A MemoryInfo says how much memory a device has, as cudaMemGetInfo does.
 struct MemoryInfo {
-  std::size_t free_bytes = 0;   ///< bytes that no process uses; of integrated GPUs: MemAvailable
+  std::size_t free_bytes = 0;   ///< bytes that no process uses; of integrated GPUs: `integrated`
   std::size_t total_bytes = 0;  ///< bytes of the device
 };
 
@@ -93,6 +93,9 @@ struct DeviceProperties {
   /// The most managed memory (malloc_managed) that lies on device and host together, in bytes; 0 if
   /// the device has none that moves between the two by itself while both work.
   std::size_t managed_bytes = 0;
+  /// True if its memory is the machine's (GB10, Jetson). Free are then MemAvailable of /proc/meminfo
+  /// less 1 GiB, of machines below 16 GiB less a sixteenth; more is refused as on a full GPU.
+  bool integrated = false;
   /// True if calls take the time by clock_us() that they cost. Under a simulated driver they do
   /// not, so that nothing is learned from it.
   bool calls_take_time = true;
