@@ -18,6 +18,7 @@
 #include "cachalot/errors.h"
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
+#include "cachalot/memory_watch.h"
 #include "cachalot/options.h"
 #include "device/cuda_device.h"
 #include "diagnostics/process_publisher.h"
@@ -99,6 +100,7 @@ class ProcessAllocator final : public ForkAware {
     const Options options = initial_options();
     const bool publishes = is_publishing_asked_for();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, guard_factory(kernels_for));
+    watch_ = std::make_unique<MemoryWatch>(*allocator).release();
     made_allocator.store(allocator.get(), std::memory_order_release);
     if (publishes) publish_as_asked(*allocator);
     return *allocator.release();
@@ -118,6 +120,7 @@ class ProcessAllocator final : public ForkAware {
 
   std::atomic<bool> is_being_made_{false};
   bool was_interrupted_ = false;                                   // by a fork, in the child
+  MemoryWatch* watch_ CACHALOT_GUARDED_BY(mutex_) = nullptr;       // never destroyed, as the allocator
   SleepingMutex mutex_;                                            // held while the allocator is made or configured
   std::optional<Options> configured_ CACHALOT_GUARDED_BY(mutex_);  // by configure, before the allocator was made
 };

@@ -64,7 +64,7 @@ cachalot_test(guard NEEDS diagnostics simulator/device THREADS *Threads* SOURCES
 cachalot_test(leaks NEEDS simulator/device diagnostics THREADS * SOURCES leak_detector_test.cpp trend_test.cpp)
 # ThreadSanitizer knows no threads that begin in a child of fork.
 cachalot_test(live NEEDS simulator/device diagnostics THREADS *-*AForkedChild*:*WhenTheProcessExits:BudgetProcesses.*
-  SOURCES budget_test.cpp device_usage_test.cpp publisher_test.cpp)
+  SOURCES budget_test.cpp device_usage_test.cpp memory_watch_test.cpp publisher_test.cpp)
 include(tests/process_life/targets.cmake)
 
 # What `./run test core` runs, the tests of allocator/, pool/ and kernels/; and what the sanitizers run at every change.

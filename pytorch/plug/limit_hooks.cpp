@@ -54,6 +54,16 @@ CACHALOT_EXPORT void cachalot_plug_on_soft_limit(const cachalot_soft_limit_t* re
   reinterpret_cast<void (*)(const cachalot_soft_limit_t*)>(context)(report);
 }
 
+// Sets the memory that is free on a device and all that it has, as the allocator counts them: of an integrated GPU by the machine's
+// memory.
+CACHALOT_EXPORT int cachalot_plug_memory_info(int device, std::size_t* free, std::size_t* total) {
+  return guarded([&] {
+    const MemoryInfo memory = process_allocator().device(device)->memory_info();
+    *free = memory.free_bytes;
+    *total = memory.total_bytes;
+  });
+}
+
 // LimitFigures of a device as JSON, with the name of what set the limit; limits that are not set are null.
 CACHALOT_EXPORT char* cachalot_plug_limits_json(int device) {
   return text_or_null([&] { return limits_json(process_allocator().limit_figures(device)); });

@@ -173,6 +173,7 @@ CachingAllocator& Process::make() {
   tell_of_out_of_memory(*allocator);
   allocator->add_last_resort([&made = *allocator] { return collect_python_garbage(made); });
   base_given_ = true;
+  watch_ = std::make_unique<MemoryWatch>(*allocator).release();
   made_allocator.store(allocator.get(), std::memory_order_release);
   if (publishes) publish_as_asked(*allocator);
   return *allocator.release();

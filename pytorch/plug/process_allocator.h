@@ -13,6 +13,7 @@
 #include "base/process.h"
 #include "c_api/seam.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/memory_watch.h"
 #include "pytorch/plug/plug.h"
 
 namespace cachalot {
@@ -82,7 +83,8 @@ class Process final : public ForkAware {
   void take_base(Options base, std::optional<bool> expandable);
   void tell_of_heap();
 
-  std::mutex mutex_;  // held while the allocator is made or configured
+  std::mutex mutex_;              // held while the allocator is made or configured
+  MemoryWatch* watch_ = nullptr;  // never destroyed, as the allocator
   bool base_given_ = false;
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;

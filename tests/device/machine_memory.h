@@ -16,7 +16,7 @@ namespace cachalot {
 // MachineMemory has files as Linux writes them into /proc; CACHALOT_PROC names their folder as long as it lives.
 class MachineMemory {
  public:
-  MachineMemory() : folder_(testing::TempDir() + "proc." + std::to_string(getpid())) {
+  MachineMemory() : folder_(::testing::TempDir() + "proc." + std::to_string(getpid())) {
     std::filesystem::create_directories(folder_ / "pressure");
     setenv("CACHALOT_PROC", folder_.c_str(), 1);
   }
@@ -32,7 +32,7 @@ class MachineMemory {
     write("MemTotal:       99999999 kB\nMemFree:            1024 kB\nMemAvailable:   " + std::to_string(bytes / kKiB) +
           " kB\nBuffers:               0 kB\n");
   }
-  // As text, with two digits behind the point.
+  // `percent` is text with two digits behind the point.
   void set_stalled(const std::string& percent) const {
     put(folder_ / "pressure" / "memory", "some avg10=" + percent + " avg60=0.75 avg300=0.40 total=157656722\n" +
                                              "full avg10=0.00 avg60=0.13 avg300=0.13 total=16401432\n");

@@ -142,7 +142,7 @@ OTHERS = {
     "Plug": ["start", "descriptor_socket", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "last_error_code", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
               "onnxruntime_empty_cache", "publish", "stop_publishing", "check_guard_json", "join_budget", "leave_budget", "budget_json"],
-    "hooks": ["init", "plug_hide_launcher", "plug_bytes"],
+    "hooks": ["init", "plug_hide_launcher", "plug_bytes", "plug_memory_info"],
 }
 
 HEADERS = {

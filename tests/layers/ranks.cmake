@@ -62,6 +62,7 @@ set(support
   allocator/base/locks.h  allocator/base/own_code.h allocator/base/process.h  allocator/base/suggestions.h
   allocator/policy/option_grammar.h  allocator/policy/options_without_effect.h  allocator/policy/torch_policy.h
   allocator/device/addresses.h       allocator/device/cuda_codes.h              allocator/device/cuda_device.h
+  allocator/device/unified_memory.h
   # The guard stands before the heaps and uses their parts.
   allocator/base/function_ref.h      allocator/device/known_stream.h            allocator/api/device_allocator.h
   allocator/api/allocator_state.h allocator/api/front.h                   allocator/heap/heap_state.h

@@ -93,8 +93,9 @@ struct DeviceProperties {
   /// The most managed memory (malloc_managed) that lies on device and host together, in bytes; 0 if
   /// the device has none that moves between the two by itself while both work.
   std::size_t managed_bytes = 0;
-  /// True if its memory is the machine's (GB10, Jetson). Free are then MemAvailable of /proc/meminfo
-  /// less 1 GiB, of machines below 16 GiB less a sixteenth; more is refused as on a full GPU.
+  /// True if its memory is the machine's (GB10, Jetson). Free is then MemAvailable of
+  /// /proc/meminfo less 1 GiB, of machines below 16 GiB less a sixteenth; more is refused as on a
+  /// full GPU.
   bool integrated = false;
   /// True if calls take the time by clock_us() that they cost. Under a simulated driver they do
   /// not, so that nothing is learned from it.

@@ -90,6 +90,7 @@ _FUNCTIONS: Functions = {
     "plug_hide_launcher": (ctypes.c_char_p,),
     "plug_bytes": (ctypes.c_char_p, ctypes.POINTER(ctypes.c_size_t)),
     "plug_limits_json": (ctypes.c_int,),
+    "plug_memory_info": (ctypes.c_int, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)),
     "plug_segments_json": (),
     "plug_pool_memory_json": (),
     "plug_published_json": (),

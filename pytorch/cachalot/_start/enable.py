@@ -20,7 +20,7 @@ from .._leaks import leaks
 from .._programs import exit_report as _exit_report
 from .._report import out_of_memory, rank_files as _rank_files
 from .._tensors import pinned as _pinned
-from . import captures, config as _config, fallback, shared_copies
+from . import captures, config as _config, fallback, free_memory, shared_copies
 
 Mode = Literal["auto", "full", "plug", "auto-plug"]
 _MODES = ("auto", "full", "plug", "auto-plug")
@@ -107,6 +107,7 @@ def enable(
             _options.give(plug, config)
             now = Enabled(_install(plug, adapter, mode, late), _options.given(), plug, share or "handles")
             set_enabled(now)
+        free_memory.tell_of_integrated_gpus(plug)
         plug.call("plug_collect_garbage", int(gc_on_oom))
         if tell_environment:
             _config.tell_of_heap(_takes_pages(plug))
