@@ -60,10 +60,12 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
 
     def get_memory_info(self) -> Any:
         """Returns the memory that can be allocated, which is the device's free and the heap's cached memory, and the total."""
-        free, total = driver.driver.cuMemGetInfo()
-        stats = process_plug().stats(int(self.context.device.id))
+        plug, device = process_plug(), int(self.context.device.id)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        plug.call("plug_memory_info", device, free, total)
+        stats = plug.stats(device)
         cached = stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"]
-        return cuda.MemoryInfo(free=free + cached, total=total)
+        return cuda.MemoryInfo(free=free.value + cached, total=total.value)
 
     def get_ipc_handle(self, memory: Any) -> Any:
         """Returns an IpcHandle of the allocation.
