@@ -122,6 +122,7 @@ cachalot_files(simulator_sources simulator
   state/pools.cpp
   state/program_allocations.cpp
   state/program_events.cpp
+  state/reuse_races.cpp
   state/simulated_process.cpp
   state/streams.cpp
   state/use_checks.cpp

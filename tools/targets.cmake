@@ -50,7 +50,7 @@ if(CACHALOT_BUILD_TOOLS OR tests_run_command OR CACHALOT_BUILD_BENCHMARKS)
     commands/explain_command.cpp commands/fit_command.cpp commands/fit_server.cpp commands/gpus_command.cpp commands/help_command.cpp
     commands/replay_command.cpp commands/run_command.cpp commands/shared_options.cpp commands/simulate_command.cpp
     commands/snapshot_command.cpp commands/top_command.cpp simulation/fit.cpp simulation/python_server.cpp
-    simulation/running_child.cpp simulation/simulation.cpp simulation/simulation_report.cpp serving/engine_run.cpp)
+    simulation/running_child.cpp simulation/simulation.cpp simulation/simulation_report.cpp simulation/simulation_rules.cpp serving/engine_run.cpp)
   # build/<preset>/tools/cachalot
   add_executable(cachalot_cli ${command_sources})
   set_target_properties(cachalot_cli PROPERTIES

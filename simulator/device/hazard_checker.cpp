@@ -14,55 +14,6 @@ void add_use(std::vector<Use>& uses, const Use& use) {
   uses.push_back(use);
 }
 
-// The first interval at or after `position`, where the interval that spans it is cut in two.
-UseMap::Intervals::iterator UseMap::cut_at(std::uint64_t position) {
-  const auto next = intervals_.lower_bound(position);
-  if (next == intervals_.begin()) return next;
-  Interval& before = std::prev(next)->second;
-  if (before.end <= position) return next;
-  const auto cut = intervals_.emplace_hint(next, position, before);
-  before.end = position;
-  return cut;
-}
-
-void UseMap::fill(std::uint64_t first, std::size_t bytes) {
-  const std::uint64_t end = first + bytes;
-  auto at = cut_at(first);
-  while (first < end) {
-    const bool known = at != intervals_.end() && at->first == first;
-    if (!known) {
-      const std::uint64_t gap_end = at == intervals_.end() ? end : std::min(end, at->first);
-      at = intervals_.emplace_hint(at, first, Interval{.end = gap_end, .owner = 0, .uses = {}});
-    }
-    first = at->second.end;
-    ++at;
-  }
-}
-
-void UseMap::merge_equals(std::uint64_t first, std::size_t bytes) {
-  const std::uint64_t end = first + bytes;
-  auto at = intervals_.lower_bound(first);
-  while (at != intervals_.end()) {
-    const auto next = std::next(at);
-    if (next == intervals_.end() || next->second.end > end) return;
-    Interval& low = at->second;
-    const Interval& high = next->second;
-    if (low.end == next->first && low.owner == high.owner && low.uses == high.uses) {
-      low.end = high.end;
-      intervals_.erase(next);
-    } else {
-      at = next;
-    }
-  }
-}
-
-void UseMap::erase(std::uint64_t first, std::size_t bytes) {
-  const std::uint64_t end = first + bytes;
-  auto at = cut_at(first);
-  cut_at(end);
-  while (at != intervals_.end() && at->first < end) at = intervals_.erase(at);
-}
-
 std::size_t HazardChecker::number_of(Stream stream) {
   const auto [at, is_new] = numbers_.try_emplace(stream, names_.size());
   if (is_new) {
@@ -96,15 +47,15 @@ void HazardChecker::used(Stream stream, const MemoryPiece& piece) {
   const std::size_t number = number_of(stream);
   const Use use{number, clocks_[number][number], piece.mapping};
   uses_.for_each_filled(piece.physical, piece.bytes,
-                        [&](std::uint64_t, UseMap::Interval& interval) { add_use(interval.uses, use); });
+                        [&](const UseMap::Range&, UsedBytes& part) { add_use(part.uses, use); });
 }
 
 void HazardChecker::handed_out(Address address, std::size_t bytes, Stream stream, Pieces pieces) {
   check_handout(address, bytes, stream, pieces);
   for (const MemoryPiece& piece : pieces) {
-    uses_.for_each_filled(piece.physical, piece.bytes, [&](std::uint64_t, UseMap::Interval& interval) {
-      interval.owner = address;
-      std::erase_if(interval.uses, [&](const Use& use) { return host_has_seen(use); });
+    uses_.for_each_filled(piece.physical, piece.bytes, [&](const UseMap::Range&, UsedBytes& part) {
+      part.owner = address;
+      std::erase_if(part.uses, [&](const Use& use) { return host_has_seen(use); });
     });
     uses_.merge_equals(piece.physical, piece.bytes);
   }
@@ -116,15 +67,16 @@ void HazardChecker::check_handout(Address address, std::size_t bytes, Stream str
   if (pieces.empty()) throw HazardError(formatted("{} is not accessible memory", what()));
   const std::size_t number = number_of(stream);
   for (const MemoryPiece& piece : pieces) {
-    uses_.for_each(piece.physical, piece.bytes, [&](std::uint64_t first, const UseMap::Interval& interval) {
-      if (interval.owner != 0) {
-        throw HazardError(formatted("{} overlaps {}, which is still held", what(),
-                                    describe(interval.owner, handouts_.at(interval.owner))));
+    uses_.for_each(piece.physical, piece.bytes, [&](const UseMap::Range& range, const UsedBytes& part) {
+      if (part.owner != 0) {
+        throw HazardError(
+            formatted("{} overlaps {}, which is still held", what(), describe(part.owner, handouts_.at(part.owner))));
       }
-      for (const Use& use : interval.uses) {
+      for (const Use& use : part.uses) {
         if (comes_before(use, number)) continue;
         throw HazardError(formatted("{}, but {} used [{:#x}, +{}) of it and is not ordered before that stream", what(),
-                                    describe(use), piece.address + (first - piece.physical), interval.end - first));
+                                    describe(use), piece.address + (range.first - piece.physical),
+                                    range.end - range.first));
       }
     });
   }
@@ -138,7 +90,7 @@ std::size_t HazardChecker::handout_bytes(Address address) const {
 
 void HazardChecker::given_back(Address address, Pieces pieces) {
   for (const MemoryPiece& piece : pieces) {
-    uses_.for_each(piece.physical, piece.bytes, [](std::uint64_t, UseMap::Interval& interval) { interval.owner = 0; });
+    uses_.for_each(piece.physical, piece.bytes, [](const UseMap::Range&, UsedBytes& part) { part.owner = 0; });
   }
   handouts_.erase(address);
 }
@@ -146,13 +98,13 @@ void HazardChecker::given_back(Address address, Pieces pieces) {
 void HazardChecker::check_unmap(Pieces mappings) {
   for (const MemoryPiece& mapping : mappings) {
     check_no_handout("unmap", mapping.address, mapping.bytes);
-    uses_.for_each(mapping.physical, mapping.bytes, [&](std::uint64_t first, const UseMap::Interval& interval) {
-      for (const Use& use : interval.uses) {
+    uses_.for_each(mapping.physical, mapping.bytes, [&](const UseMap::Range& range, const UsedBytes& part) {
+      for (const Use& use : part.uses) {
         if (use.mapping != mapping.mapping || host_has_seen(use)) continue;
         throw HazardError(
             formatted("unmap of [{:#x}, +{}), but {} used [{:#x}, +{}) of it and the host has not seen it finish",
-                      mapping.address, mapping.bytes, describe(use), mapping.address + (first - mapping.physical),
-                      interval.end - first));
+                      mapping.address, mapping.bytes, describe(use), mapping.address + (range.first - mapping.physical),
+                      range.end - range.first));
       }
     });
   }

@@ -27,6 +27,7 @@
 #include "base/format.h"
 #include "cachalot/device.h"
 #include "cachalot/simulated_device.h"
+#include "simulator/device/interval_map.h"
 #include "simulator/device/simulated_memory.h"
 #include "simulator/device/vector_clock.h"
 
@@ -40,44 +41,13 @@ struct Use {
   friend bool operator==(const Use&, const Use&) = default;
 };
 
-// A UseMap has the last uses of bytes: a map from intervals of physical numbers to the uses that still matter.
-//
-// Invariants: intervals do not overlap and are not empty. Not thread-safe.
-class UseMap {
- public:
-  struct Interval {
-    std::uint64_t end = 0;
-    Address owner = 0;  // of the live handout that holds it; 0: none
-    std::vector<Use> uses;
-  };
-  using Intervals = std::map<std::uint64_t, Interval>;
-
-  // Calls visit(first, interval) for each known part of [first, first + bytes), cut to it.
-  template <typename Visit>
-  void for_each(std::uint64_t first, std::size_t bytes, Visit visit) {
-    const std::uint64_t end = first + bytes;
-    for (auto at = cut_at(first); at != intervals_.end() && at->first < end; ++at) {
-      if (at->second.end > end) cut_at(end);
-      visit(at->first, at->second);
-    }
-  }
-  // Calls visit(first, interval) as for_each does, after making empty intervals where nothing is known.
-  template <typename Visit>
-  void for_each_filled(std::uint64_t first, std::size_t bytes, Visit visit) {
-    fill(first, bytes);
-    for_each(first, bytes, visit);
-  }
-  // Makes one interval of neighbours within the range that say the same.
-  void merge_equals(std::uint64_t first, std::size_t bytes);
-  void erase(std::uint64_t first, std::size_t bytes);
-  std::size_t size() const { return intervals_.size(); }
-
- private:
-  Intervals::iterator cut_at(std::uint64_t position);
-  void fill(std::uint64_t first, std::size_t bytes);
-
-  Intervals intervals_;
+// The uses of some physical bytes that still matter.
+struct UsedBytes {
+  Address owner = 0;  // of the live handout that holds them; 0: none
+  std::vector<Use> uses;
+  friend bool operator==(const UsedBytes&, const UsedBytes&) = default;
 };
+using UseMap = IntervalMap<UsedBytes>;
 
 // Keeps the latest use per stream and mapping.
 void add_use(std::vector<Use>& uses, const Use& use);

@@ -25,7 +25,7 @@ constexpr std::string_view kSettingKeys[] = {
     "gpu",          "memory",        "devices", "context",     "contexts",  "latency",       "launch_ns",
     "mapping",      "legacy_stream", "copies",  "copy_bytes",  "compute",   "compute_bytes", "compute_work",
     "unknown",      "faults",        "strict",  "log",         "report",    "address_space", "shared",
-    "absent_ranks", "observe",       "trace",   "traces_only", "max_steps", "sizing",
+    "absent_ranks", "observe",       "trace",   "traces_only", "max_steps", "sizing",        "races",
 };
 constexpr Dialect kDialect{"settings", 4096, "'\""};
 

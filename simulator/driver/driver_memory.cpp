@@ -312,7 +312,7 @@ CUresult cuMemFree(CUdeviceptr address) {
     if (address == 0) return cudaSuccess;
     process.captures().require_safe("cuMemFree");
     if (process.allocations().free_host(HostRange::Kind::managed, pointer(address))) return cudaSuccess;
-    process.allocations().free("cuMemFree", address);
+    process.waits().have_waited_for(process.allocations().free("cuMemFree", address));
     return cudaSuccess;
   });
 }

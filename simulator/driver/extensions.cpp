@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,12 @@ void make_unknown(Process& process, const void* start, std::size_t bytes) {
   process.virtual_memory().sleeping().require_awake(kKernel, start, bytes);
   process.copies().make_unknown(start, bytes);
   process.captures().note_unknown(start, bytes);
+}
+
+// The stream of a handle that names none by itself is that of the device that has the memory.
+StreamState& stream_of(Process& process, CUstream_st* handle, Address memory) {
+  if (Streams::is_own_name(handle)) return process.streams().at("cachalot_sim_blocks_used", handle);
+  return process.devices().owner("cachalot_sim_blocks_used", memory).legacy_stream;
 }
 
 }  // namespace
@@ -170,4 +177,37 @@ void cachalot_sim_answer(std::int64_t count) {
     this_thread().answer.set(count);
   else
     this_thread().answer.clear();
+}
+
+int cachalot_sim_block_allocated(std::uint64_t start, CUstream_st* stream, std::uint32_t place) {
+  return guarded([&](Process& process) {
+    if (process.config().finds_races) process.uses().races().allocated(start, stream, place);
+  });
+}
+
+int cachalot_sim_block_freed(std::uint64_t start, std::uint32_t place) {
+  return guarded([&](Process& process) {
+    if (process.config().finds_races) process.uses().races().freed(start, place);
+  });
+}
+
+std::int64_t cachalot_sim_blocks_used(const std::uint64_t* ranges, std::uint64_t count, CUstream_st* stream,
+                                      std::uint32_t place) {
+  return figure([&](Process& process) -> std::int64_t {
+    ReuseRaces& races = process.uses().races();
+    if (!process.config().finds_races) return 0;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const AddressRange range{ranges[count + i], ranges[2 * count + i]};
+      if (races.knows(ranges[i]))
+        races.used(ranges[i], range, stream_of(process, stream, range.address), stream, place);
+    }
+    return static_cast<std::int64_t>(races.found());
+  });
+}
+
+int cachalot_sim_take_race(cachalot_sim_race* race) {
+  std::optional<cachalot_sim_race> taken;
+  guarded([&](Process& process) { taken = process.uses().races().take(); });
+  if (taken) *race = *taken;
+  return taken ? 1 : 0;
 }

@@ -195,6 +195,7 @@ Config read_config() {
   settings.with("legacy_stream",
                 [&](const auto& text) { config.legacy_stream_waits = !is_second_of("waits", "alone", text); });
   settings.with("strict", [&](const auto& text) { config.is_strict = is_second_of("0", "1", text); });
+  settings.with("races", [&](const auto& text) { config.finds_races = is_second_of("0", "1", text); });
   settings.with("sizing", [&](const auto& text) { config.refuses_sizing = is_second_of("allowed", "refused", text); });
   settings.with("absent_ranks", [&](const auto& text) { config.are_ranks_absent = is_second_of("0", "1", text); });
   settings.with("context", [&](const auto& text) { config.context = parse_context(text, *config.gpu); });

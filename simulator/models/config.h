@@ -36,6 +36,7 @@ struct Config {
   bool legacy_stream_waits = true;  // it and blocking streams wait for each other
   bool mapping_waits = false;
   bool is_strict = false;
+  bool finds_races = false;
   bool are_ranks_absent = false;  // of communicators, all but those of this process
   bool refuses_sizing = false;
   ContextCharge context;  // the memory of the context and each library on a device

@@ -49,6 +49,8 @@ cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void*
   process.uses().check(call, stream, to, from, bytes);
   process.launches().launch_copy(stream, to, from, bytes);
   process.uses().add(call, stream, to, from, bytes);
+  const bool is_to_host = !process.devices().hold(to) && process.devices().hold(from);
+  if (is_to_host && !process.host_memory().is_pinned(to, bytes)) process.waits().have_waited_for(stream);
   if (!process.captures().record_write(stream, to, bytes)) process.copies().copy(to, from, bytes, bytes);
   return cudaSuccess;
 }
@@ -118,7 +120,7 @@ cudaError_t cudaFree(void* pointer) {
     process.captures().require_safe("cudaFree");
     if (process.allocations().free_host(HostRange::Kind::managed, pointer)) return cudaSuccess;
     if (process.pools().find(address_of(pointer))) return process.pools().free(address_of(pointer));
-    process.allocations().free("cudaFree", address_of(pointer));
+    process.waits().have_waited_for(process.allocations().free("cudaFree", address_of(pointer)));
     return cudaSuccess;
   });
 }

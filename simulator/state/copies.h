@@ -81,6 +81,8 @@ class StreamWrites {
 
   void launch(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes) CACHALOT_LOCKED;
   bool are_pending() const CACHALOT_LOCKED { return !pending_.empty(); }
+  // Returns whether forget() must be called.
+  bool must_forget() const CACHALOT_LOCKED { return are_pending() || uses_.are_on(); }
   void do_due() CACHALOT_LOCKED;
   // The memory is about to go: nothing is written to it any more, and no use of it lasts.
   void forget(const void* start, std::size_t bytes) CACHALOT_LOCKED;

@@ -70,7 +70,7 @@ void HostFunctions::launch(StreamState& stream, cudaHostFn_t function, void* dat
     node.host_data = data;
     return;
   }
-  uses_.order_behind_all(stream);  // it may wait for anything
+  if (launches_.is_kept()) launches_.put_behind_all(stream.order);  // it may wait for anything
   auto gate = std::make_shared<Gate>();
   queue_.push_back({stream.device, device.stream_ready_ns(stream.name), function, data, gate});
   add_closed(stream.gates, {gate});

@@ -15,9 +15,9 @@
 #include "simulator/state/captures.h"
 #include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
+#include "simulator/state/launch_order.h"
 #include "simulator/state/stream_state.h"
 #include "simulator/state/streams.h"
-#include "simulator/state/use_checks.h"
 
 namespace cachalot::simulator {
 
@@ -58,9 +58,9 @@ class Launches {
 class HostFunctions {
  public:
   // `settle`, called under the lock, ends each step of the thread, as it ends each call of the program.
-  HostFunctions(Devices& devices, Captures& captures, ImplicitOrder& order, UseChecks& uses,
+  HostFunctions(Devices& devices, const LaunchOrder& launches, Captures& captures, ImplicitOrder& order,
                 std::function<void()> settle)
-      : devices_(devices), captures_(captures), order_(order), uses_(uses), settle_(std::move(settle)) {}
+      : devices_(devices), launches_(launches), captures_(captures), order_(order), settle_(std::move(settle)) {}
 
   void launch(StreamState& stream, cudaHostFn_t function, void* data) CACHALOT_LOCKED;
   // Both let the lock go while they wait. The gates must be copies: their stream or event may go meanwhile.
@@ -82,9 +82,9 @@ class HostFunctions {
   void finish(const Queued& done) CACHALOT_LOCKED;
 
   Devices& devices_;
+  const LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   Captures& captures_;
   ImplicitOrder& order_;
-  UseChecks& uses_;
   const std::function<void()> settle_;
   std::deque<Queued> queue_ CACHALOT_UNDER_LOCK;
   bool has_thread_ CACHALOT_UNDER_LOCK = false;

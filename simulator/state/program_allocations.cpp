@@ -85,15 +85,16 @@ MemoryInfo Allocations::memory_info(DeviceState& device) {
   return info;
 }
 
-void Allocations::free(const char* call, Address address) {
+const DeviceState& Allocations::free(const char* call, Address address) {
   DeviceState& device = devices_.count() == 1 ? devices_.at(0) : devices_.owner(call, address);
   host_functions_.wait_for_all(device);
-  if (writes_.are_pending() || watch_.is_on()) {
+  if (writes_.must_forget()) {
     if (const auto memory = device.simulated->memory_at(address))
       writes_.forget(reinterpret_cast<void*>(memory->range.address), memory->range.bytes);
   }
   devices_.on_clock(device).free(address);
   watch_.gone(Owned::device_memory, reinterpret_cast<void*>(address));
+  return device;
 }
 
 void* Allocations::malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) {

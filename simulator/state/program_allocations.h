@@ -57,7 +57,8 @@ class Allocations {
   // Returns the device's memory as the program asks for it: the report has the time and the free memory.
   MemoryInfo memory_info(DeviceState& device) CACHALOT_LOCKED;
   // Throws cudaErrorInvalidValue for an address of no device.
-  void free(const char* call, Address address) CACHALOT_LOCKED;
+  // Returns the device that had it.
+  const DeviceState& free(const char* call, Address address) CACHALOT_LOCKED;
 
   // These do as malloc and free, for memory that NCCL takes: the report shows it separately.
   void* malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) CACHALOT_LOCKED;

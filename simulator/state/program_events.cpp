@@ -47,7 +47,7 @@ void Events::record(EventState& event, StreamState& stream) {
   event.recorded = true;
   event.capture = stream.capture ? stream.capture->id : 0;
   event.frontier = stream.frontier;
-  if (watch_.is_on()) event.before = stream.order.before;
+  if (launches_.is_kept()) event.before = stream.order.before;
   event.gates.clear();
   if (!stream.gates.empty()) add_closed(event.gates, stream.gates);
 }
@@ -61,7 +61,7 @@ void Events::wait(StreamState& stream, EventState& event) {
     devices_.on_clock(stream.device).stream_wait(stream.name, event.simulated);
     if (event.capture != 0) captures_.join(stream, event.capture, event.frontier);
   }
-  if (watch_.is_on() && event.capture == 0) stream.order.before.join(event.before);
+  if (launches_.is_kept() && event.capture == 0) stream.order.before.join(event.before);
   if (!event.gates.empty()) add_closed(stream.gates, event.gates);
 }
 
@@ -86,7 +86,9 @@ bool Waits::query(EventState& event) {
     if (!config_.latencies) device.advance(kPollNs);
     return false;
   }
-  return all_open(event.gates);
+  if (!all_open(event.gates)) return false;
+  see(event.before);
+  return true;
 }
 
 bool Waits::query(StreamState& stream) {
@@ -98,16 +100,20 @@ bool Waits::query(StreamState& stream) {
     device.advance(kPollNs);
     return false;
   }
-  return all_open(stream.gates);
+  if (!all_open(stream.gates)) return false;
+  see(stream.order.before);
+  return true;
 }
 
 void Waits::synchronize(EventState& event) {
   if (event.capture == 0) captures_.require_safe("cudaEventSynchronize");
   const int device = event.device;
   const Event simulated_event = event.simulated;
-  const Gates gates = event.gates;  // a copy: the event may be gone when the wait is over
+  const Gates gates = event.gates;  // copies: the event may be gone when the wait is over
+  const VectorClock before = event.before;
   host_functions_.wait_for(gates);
   devices_.on_clock(device).event_synchronize(simulated_event);
+  see(before);
   pools_.trim_all();
 }
 
@@ -118,8 +124,10 @@ void Waits::synchronize(StreamState& stream) {
   const int device = stream.device;
   const Stream name = stream.name;
   const Gates gates = stream.gates;
+  const VectorClock before = stream.order.before;
   host_functions_.wait_for(gates);
   devices_.on_clock(device).stream_synchronize(name);
+  see(before);
   pools_.trim_all();
 }
 
@@ -128,7 +136,12 @@ void Waits::synchronize(DeviceState& device) {
   captures_.require_safe("cudaDeviceSynchronize");
   host_functions_.wait_for_all(device);
   devices_.on_clock(device).synchronize();
+  have_waited_for(device);
   pools_.trim_all();
+}
+
+void Waits::have_waited_for(const DeviceState& device) {
+  if (launches_.is_kept()) launches_.host_saw_device(device.ordinal);
 }
 
 }  // namespace cachalot::simulator

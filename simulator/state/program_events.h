@@ -13,6 +13,7 @@
 #include "simulator/state/captures.h"
 #include "simulator/state/devices.h"
 #include "simulator/state/graphs.h"
+#include "simulator/state/launch_order.h"
 #include "simulator/state/launches.h"
 #include "simulator/state/pools.h"
 #include "simulator/state/stream_state.h"
@@ -34,8 +35,14 @@ struct EventState {
 
 class Events {
  public:
-  Events(Watch& watch, Devices& devices, Contexts& contexts, Captures& captures, ImplicitOrder& order)
-      : watch_(watch), devices_(devices), contexts_(contexts), captures_(captures), order_(order) {}
+  Events(Watch& watch, const LaunchOrder& launches, Devices& devices, Contexts& contexts, Captures& captures,
+         ImplicitOrder& order)
+      : watch_(watch),
+        launches_(launches),
+        devices_(devices),
+        contexts_(contexts),
+        captures_(captures),
+        order_(order) {}
 
   // Throws cudaErrorInvalidResourceHandle.
   EventState& at(const char* call, cudaEvent_t handle) CACHALOT_LOCKED { return events_.at(call, handle); }
@@ -56,6 +63,7 @@ class Events {
   void wait_on_other_device(StreamState& stream, EventState& event) CACHALOT_LOCKED;
 
   Watch& watch_ CACHALOT_UNDER_LOCK;
+  const LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   Devices& devices_;
   Contexts& contexts_;
   Captures& captures_;
@@ -66,9 +74,10 @@ class Events {
 // Questions of the host whether work is done, and waits for it. After a wait, pools keep no more than they may.
 class Waits {
  public:
-  Waits(const Config& config, Devices& devices, Captures& captures, ImplicitOrder& order, HostFunctions& host_functions,
-        Pools& pools)
+  Waits(const Config& config, LaunchOrder& launches, Devices& devices, Captures& captures, ImplicitOrder& order,
+        HostFunctions& host_functions, Pools& pools)
       : config_(config),
+        launches_(launches),
         devices_(devices),
         captures_(captures),
         order_(order),
@@ -83,8 +92,18 @@ class Waits {
   void synchronize(StreamState& stream) CACHALOT_LOCKED;
   void synchronize(DeviceState& device) CACHALOT_LOCKED;
 
+  // Each notes that a call of another kind has waited, on a GPU, for all work so far.
+  void have_waited_for(const StreamState& stream) CACHALOT_LOCKED { see(stream.order.before); }
+  void have_waited_for(const DeviceState& device) CACHALOT_LOCKED;
+
  private:
+  // The host has found these launches done.
+  void see(const VectorClock& launches) CACHALOT_LOCKED {
+    if (launches_.is_kept()) launches_.host_saw(launches);
+  }
+
   const Config& config_;
+  LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   Devices& devices_;
   Captures& captures_;
   ImplicitOrder& order_;

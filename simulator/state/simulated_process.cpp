@@ -56,13 +56,13 @@ Process::Process(const Config& config)
       devices_(config_, content_),
       contexts_(config_, devices_),
       captures_(devices_, contexts_, graphs_),
-      streams_(config_, watch_, memory_uses_, contexts_, devices_, captures_),
-      implicit_order_(config_, watch_, devices_, contexts_, streams_),
-      events_(watch_, devices_, contexts_, captures_, implicit_order_),
-      use_checks_(watch_, memory_uses_, host_memory_, devices_, implicit_order_),
+      streams_(config_, watch_, launch_order_, contexts_, devices_, captures_),
+      implicit_order_(config_, launch_order_, devices_, contexts_, streams_),
+      events_(watch_, launch_order_, devices_, contexts_, captures_, implicit_order_),
+      use_checks_(watch_, launch_order_, host_memory_, devices_, implicit_order_),
       copies_(config_, content_, devices_),
       writes_(host_memory_, devices_, captures_, implicit_order_, use_checks_, copies_),
-      host_functions_(devices_, captures_, implicit_order_, use_checks_,
+      host_functions_(devices_, launch_order_, captures_, implicit_order_,
                       [this] {
                         know_locked();
                         settle();
@@ -70,11 +70,12 @@ Process::Process(const Config& config)
       allocations_(report_, watch_, host_memory_, devices_, writes_, host_functions_),
       pools_(report_, watch_, devices_, captures_, use_checks_, writes_),
       launches_(config_, host_memory_, devices_, captures_, implicit_order_),
-      waits_(config_, devices_, captures_, implicit_order_, host_functions_, pools_),
+      waits_(config_, launch_order_, devices_, captures_, implicit_order_, host_functions_, pools_),
       virtual_memory_(report_, watch_, content_, devices_, contexts_),
       ipc_(content_, devices_, contexts_, writes_) {
   report_.open(config_.log_path, config_.report_path, config_.physical_devices);
   if (config_.is_strict) watch_.begin(!report_.is_wanted());
+  if (config_.is_strict || config_.finds_races) launch_order_.begin();
 }
 
 // The child must find no half-written line of the log: it would write it a second time. In a child, which may fork as well,

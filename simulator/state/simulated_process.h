@@ -26,6 +26,7 @@
 #include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
 #include "simulator/state/graphs.h"
+#include "simulator/state/launch_order.h"
 #include "simulator/state/launches.h"
 #include "simulator/state/pools.h"
 #include "simulator/state/program_allocations.h"
@@ -101,7 +102,7 @@ class Process {
   Watch watch_ CACHALOT_UNDER_LOCK;
   ContentStore content_ CACHALOT_UNDER_LOCK;
   HostMemory host_memory_ CACHALOT_UNDER_LOCK;
-  MemoryUses memory_uses_ CACHALOT_UNDER_LOCK;  // while the watch is on
+  LaunchOrder launch_order_ CACHALOT_UNDER_LOCK;
   Devices devices_;
   Graphs graphs_ CACHALOT_UNDER_LOCK;
   Contexts contexts_;

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cachalot/device.h"
-#include "simulator/device/vector_clock.h"
 #include "simulator/models/cuda_abi.h"
 #include "simulator/state/graphs.h"
+#include "simulator/state/launch_order.h"
 
 namespace cachalot::simulator {
 
@@ -46,12 +46,6 @@ class LaunchQueue {
   static constexpr std::size_t kLaunches = 1024;
   std::array<std::int64_t, kLaunches> ends_ns_{};
   std::size_t next_ = 0;
-};
-
-// The launches that come before the stream's next one.
-struct StreamOrder {
-  std::size_t number = 0;  // of the stream in clocks; no other has it
-  VectorClock before;
 };
 
 struct Capture;

@@ -5,18 +5,17 @@
 #include "device/cuda_codes.h"
 #include "simulator/base/thread_state.h"
 #include "simulator/state/simulated_process.h"
-#include "simulator/state/use_checks.h"
 
 namespace cachalot::simulator {
 
-Streams::Streams(const Config& config, Watch& watch, MemoryUses& uses, Contexts& contexts, Devices& devices,
+Streams::Streams(const Config& config, Watch& watch, LaunchOrder& launches, Contexts& contexts, Devices& devices,
                  Captures& captures)
-    : config_(config), watch_(watch), uses_(uses), contexts_(contexts), devices_(devices), captures_(captures) {
+    : config_(config), watch_(watch), launches_(launches), contexts_(contexts), devices_(devices), captures_(captures) {
   for (int ordinal = 0; ordinal < config_.devices; ++ordinal) {
     StreamState& legacy = devices_.at(ordinal).legacy_stream;
     legacy.device = ordinal;
     legacy.id = next_id_++;
-    legacy.order = uses_.new_stream();
+    legacy.order = launches_.new_stream(ordinal);
   }
 }
 
@@ -49,7 +48,7 @@ void Streams::prepare(StreamState& stream, int device, CUcontext context, unsign
   stream.name = handle(stream);
   stream.flags = flags;
   stream.id = next_id_++;
-  stream.order = uses_.new_stream();
+  stream.order = launches_.new_stream(device);
   SimulatedDevice& simulated = devices_.on_clock(device);
   simulated.stream_create(stream.name);
   const bool is_blocking = stream.is_blocking() && config_.legacy_stream_waits;
@@ -128,7 +127,7 @@ void ImplicitOrder::join(StreamState& stream) {
   if (stream.context) [[unlikely]]
     join_time(stream);
   if (devices_.at(stream.device).host_functions > 0) join_gates(stream);
-  if (watch_.is_on()) join_order(stream);
+  if (launches_.is_kept()) join_order(stream);
 }
 
 void ImplicitOrder::join_gates(StreamState& stream) {

@@ -14,16 +14,15 @@
 #include "simulator/models/cuda_abi.h"
 #include "simulator/state/captures.h"
 #include "simulator/state/devices.h"
+#include "simulator/state/launch_order.h"
 #include "simulator/state/stream_state.h"
 
 namespace cachalot::simulator {
 
-class MemoryUses;
-
 class Streams {
  public:
   // Makes the devices' legacy streams.
-  Streams(const Config& config, Watch& watch, MemoryUses& uses, Contexts& contexts, Devices& devices,
+  Streams(const Config& config, Watch& watch, LaunchOrder& launches, Contexts& contexts, Devices& devices,
           Captures& captures);
 
   // Throws cudaErrorInvalidResourceHandle.
@@ -80,7 +79,7 @@ class Streams {
 
   const Config& config_;
   Watch& watch_ CACHALOT_UNDER_LOCK;
-  MemoryUses& uses_ CACHALOT_UNDER_LOCK;
+  LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   Contexts& contexts_;
   Devices& devices_;
   Captures& captures_;
@@ -93,8 +92,9 @@ class Streams {
 // simulated device keeps it for the time of the primary context; the rest is kept here.
 class ImplicitOrder {
  public:
-  ImplicitOrder(const Config& config, Watch& watch, Devices& devices, Contexts& contexts, Streams& streams)
-      : config_(config), watch_(watch), devices_(devices), contexts_(contexts), streams_(streams) {}
+  ImplicitOrder(const Config& config, const LaunchOrder& launches, Devices& devices, Contexts& contexts,
+                Streams& streams)
+      : config_(config), launches_(launches), devices_(devices), contexts_(contexts), streams_(streams) {}
 
   // Puts what the stream waits for unasked before the call that follows.
   void join(StreamState& stream) CACHALOT_LOCKED;
@@ -110,7 +110,7 @@ class ImplicitOrder {
   void join_order(StreamState& stream) CACHALOT_LOCKED;
 
   const Config& config_;
-  Watch& watch_ CACHALOT_UNDER_LOCK;
+  const LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   Devices& devices_;
   Contexts& contexts_;
   Streams& streams_;

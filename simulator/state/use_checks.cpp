@@ -20,23 +20,11 @@ const MemoryUse* find(const std::vector<MemoryUse>& uses, Is&& is) {
 
 }  // namespace
 
-void MemoryUses::launched(StreamOrder& order) {
-  const std::uint64_t launch = all_[order.number] + 1;
-  all_.set(order.number, launch);
-  order.before.set(order.number, launch);
-}
-
-void MemoryUses::add(MemoryUse use, const StreamOrder& order) {
-  use.stream = order.number;
-  use.launch = all_[order.number];
-  pending_.push_back(std::move(use));
-}
-
 const MemoryUse* MemoryUses::find_unordered(const AddressRange& range, bool writes, const StreamOrder& order,
                                             std::int64_t now_ns) {
   forget_done(now_ns);
   return find(pending_, [&](const MemoryUse& use) {
-    return (use.writes || writes) && overlap(use.range, range) && use.launch > order.before[use.stream];
+    return (use.writes || writes) && overlap(use.range, range) && !order_.comes_before(use.stream, use.launch, order);
   });
 }
 
@@ -79,12 +67,17 @@ void UseChecks::check(const char* call, StreamState& stream, const void* to, con
 }
 
 void UseChecks::add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
-  const CallStack stack = watch_.is_on() ? CallStack::capture() : CallStack();
-  if (watch_.is_on() && !stream.capture) uses_.launched(stream.order);
+  if (!watch_.is_on() || stream.capture) return;
+  const CallStack stack = CallStack::capture();
+  const std::uint64_t launch = launches_.launched(stream.order);
   for_each(stream, to, from, bytes, [&](const AddressRange& range, bool writes) CACHALOT_LOCKED {
-    MemoryUse use{.range = range, .writes = writes, .call = call, .stack = stack};
-    use.end_ns = devices_.on_clock(stream.device).stream_ready_ns(stream.name);
-    uses_.add(std::move(use), stream.order);
+    uses_.add({.range = range,
+               .writes = writes,
+               .stream = stream.order.number,
+               .launch = launch,
+               .end_ns = devices_.on_clock(stream.device).stream_ready_ns(stream.name),
+               .call = call,
+               .stack = stack});
   });
 }
 
@@ -108,10 +101,7 @@ void UseChecks::check_unmap(const AddressRange& range) {
 
 void UseChecks::forget(const AddressRange& range) {
   if (watch_.is_on()) uses_.forget(range);
-}
-
-void UseChecks::order_behind_all(StreamState& stream) {
-  if (watch_.is_on()) uses_.order_behind_all(stream.order);
+  races_.forget(range);
 }
 
 }  // namespace cachalot::simulator

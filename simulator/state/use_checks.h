@@ -5,15 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
 #include "simulator/base/lock.h"
 #include "simulator/base/watch.h"
-#include "simulator/device/vector_clock.h"
 #include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
+#include "simulator/state/launch_order.h"
+#include "simulator/state/reuse_races.h"
 #include "simulator/state/stream_state.h"
 #include "simulator/state/streams.h"
 
@@ -34,15 +36,9 @@ struct MemoryUse {
 // is not known. process_mutex guards everything here.
 class MemoryUses {
  public:
-  // The next stream's order: behind nothing.
-  StreamOrder new_stream() { return {streams_++, {}}; }
-  // Counts a launch of the stream.
-  void launched(StreamOrder& order);
-  // Launches of any stream so far come before the stream's next one.
-  void order_behind_all(StreamOrder& order) const { order.before.join(all_); }
+  explicit MemoryUses(const LaunchOrder& order) : order_(order) {}
 
-  // Adds a use by the launch that was counted last.
-  void add(MemoryUse use, const StreamOrder& order);
+  void add(MemoryUse use) { pending_.push_back(std::move(use)); }
   // Returns a use of the range that is underway at `now_ns` and may not meet one by the stream: it or that one writes, and
   // it does not come before. Returns null if there is none.
   const MemoryUse* find_unordered(const AddressRange& range, bool writes, const StreamOrder& order,
@@ -55,15 +51,24 @@ class MemoryUses {
  private:
   void forget_done(std::int64_t now_ns);
 
-  std::size_t streams_ = 0;
-  VectorClock all_;
+  const LaunchOrder& order_;
   std::vector<MemoryUse> pending_;
 };
 
 class UseChecks {
  public:
-  UseChecks(Watch& watch, MemoryUses& uses, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
-      : watch_(watch), uses_(uses), host_memory_(host_memory), devices_(devices), order_(order) {}
+  UseChecks(Watch& watch, LaunchOrder& launches, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
+      : watch_(watch),
+        launches_(launches),
+        uses_(launches),
+        races_(launches),
+        host_memory_(host_memory),
+        devices_(devices),
+        order_(order) {}
+
+  ReuseRaces& races() CACHALOT_LOCKED { return races_; }
+  // Returns whether forget() must be called.
+  bool are_on() const CACHALOT_LOCKED { return launches_.is_kept(); }
 
   // `check` comes before a copy or fill of `call` is queued, and `add` after it: `to` is written, and `from` is read
   // if it is not null.
@@ -76,8 +81,6 @@ class UseChecks {
   void check_unmap(const AddressRange& range) CACHALOT_LOCKED;
   // The memory has another owner from now on.
   void forget(const AddressRange& range) CACHALOT_LOCKED;
-  // Launches of any stream so far come before the stream's next one.
-  void order_behind_all(StreamState& stream) CACHALOT_LOCKED;
 
  private:
   bool lasts(const void* start, std::size_t bytes) const CACHALOT_LOCKED;
@@ -86,7 +89,9 @@ class UseChecks {
                 Visit&& visit) CACHALOT_LOCKED;
 
   Watch& watch_ CACHALOT_UNDER_LOCK;
-  MemoryUses& uses_ CACHALOT_UNDER_LOCK;
+  LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
+  MemoryUses uses_ CACHALOT_UNDER_LOCK;  // while the watch is on
+  ReuseRaces races_ CACHALOT_UNDER_LOCK;
   HostMemory& host_memory_ CACHALOT_UNDER_LOCK;
   Devices& devices_;
   ImplicitOrder& order_;

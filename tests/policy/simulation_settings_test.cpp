@@ -34,10 +34,10 @@ std::string value_of(std::string_view text, std::string_view key) {
 
 TEST(SimulationSettings, HaveEachKey) {
   for (const char* key :
-       {"gpu",          "memory",        "devices", "context",     "contexts", "latency",       "launch_ns",
-        "mapping",      "legacy_stream", "copies",  "copy_bytes",  "compute",  "compute_bytes", "compute_work",
-        "unknown",      "faults",        "strict",  "log",         "report",   "address_space", "shared",
-        "absent_ranks", "observe",       "trace",   "traces_only", "max_steps"}) {
+       {"gpu",          "memory",        "devices", "context",     "contexts",  "latency",       "launch_ns",
+        "mapping",      "legacy_stream", "copies",  "copy_bytes",  "compute",   "compute_bytes", "compute_work",
+        "unknown",      "faults",        "strict",  "log",         "report",    "address_space", "shared",
+        "absent_ranks", "observe",       "trace",   "traces_only", "max_steps", "races"}) {
     EXPECT_EQ(value_of(std::string(key) + ":7", key), "7");
   }
   EXPECT_EQ(value_of("gpu:l4,memory:24GiB", "memory"), "24GiB");

@@ -41,11 +41,13 @@ class SimulateCommand : public Command {
             "program read unknown values. A table says on which other GPUs it fits, and with which allocator policy. "
             "Of a program that did not end well this is unknown, unless it ran out of memory.\n\n"
             "The exit code is the program's, or 2 after an error of the command, which one line on standard error "
-            "tells. With --strict it is 3 if the program succeeded and broke a rule of CUDA's.",
+            "tells. With --strict or --races it is 3 if the program succeeded and broke a rule of CUDA's, or memory "
+            "raced.",
         .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
                      {"On a GPU that is not in the list:", "cachalot simulate --memory 24GiB python -m package.train"},
                      {"After three steps of an endless training:", "cachalot simulate --max-steps 3 train.py"},
                      {"Does the program keep CUDA's rules?", "cachalot simulate --strict ./program"},
+                     {"Is a record_stream missing?", "cachalot simulate --races train.py"},
                      {"Will one rank of an FSDP job of 64 GPUs fit?", "cachalot simulate --world-size 64 train.py"},
                      {"Record every allocation, to replay it with other options:",
                       "cachalot simulate --trace trace.csv.gz train.py"}}};
@@ -65,6 +67,8 @@ class SimulateCommand : public Command {
         ->group("");  // no option of a user's
     app.add_flag("--strict", run_.simulation.strict,
                  "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
+    app.add_flag("--races", run_.simulation.races,
+                 "Also report memory of PyTorch that is used again while another stream may still use it");
     declare_run(app, run_);
     app.option_defaults()->group(kOutputOptions);
     app.add_option("--frames", frames_,
@@ -91,6 +95,8 @@ class SimulateCommand : public Command {
     CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
                      gpu ? " --gpu " + *gpu : "");
     SimulationOptions options = simulation_options(run_);
+    CACHALOT_REQUIRE(!options.races || options.compute != "none",
+                     "--races needs to see PyTorch's operations, which it does not with --compute none");
     if (!json_.empty()) write_output(json_, "--json", "");
     if (!html_.empty()) write_output(html_, "--html", "");
     options.program = with_python(std::move(program_));

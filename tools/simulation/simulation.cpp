@@ -395,6 +395,7 @@ SimulationSettings settings_of_run(const SimulationOptions& options, const fs::p
   settings.set("shared", (reports / kSharedMemory).string());
   if (options.rank) settings.set("absent_ranks", "1");
   if (options.strict) settings.set("strict", "1");
+  if (options.races) settings.set("races", "1");
   if (options.refuses_sizing) settings.set("sizing", "refused");
   if (options.is_one_of_many) settings.set("traces_only", "1");
   if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
@@ -522,7 +523,8 @@ bool sizes_itself(const Simulation& simulation) {
 }
 
 bool breaks_rules(const Simulation& simulation) {
-  return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
+  return std::ranges::any_of(simulation.processes,
+                             [](const auto& one) { return breaks_rules(one.driver) || has_races(one.torch); });
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simulator/models/context_costs.h"
@@ -53,6 +54,7 @@ struct SimulationOptions {
   std::string compute = "small";      // the computed operations: none, small or all (simulator/README.md)
   std::string unknown = "zero";       // the sizes that depend on unknown values: zero, expected or max
   bool strict = false;                // CUDA's rules are watched: strict:1 of CACHALOT_SIM (simulator/README.md)
+  bool races = false;                 // memory is watched that is used again too early: races:1 of CACHALOT_SIM
   std::optional<int> max_steps;       // ends the program after these optimizer steps, or forward calls
   std::optional<double> max_seconds;  // and the time
   std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
@@ -125,7 +127,8 @@ bool lacked_memory(const Simulation& simulation);
 // Returns whether a process took memory that it sized to a device, or, with refuses_sizing, wanted to.
 bool sizes_itself(const Simulation& simulation);
 
-// Returns whether a process broke one of CUDA's rules or left something behind. False if that was not watched.
+// Returns whether a process broke one of CUDA's rules, left something behind, or used memory again too early. False if that was not
+// watched.
 bool breaks_rules(const Simulation& simulation);
 
 // Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate does.
@@ -162,6 +165,12 @@ struct SimulationReportOptions {
 // place of the peak, what held the memory then and what it was for, and whether it fits. Where CUDA's rules were watched,
 // each process's breaches follow, with their stacks.
 Section report_of(const Simulation& simulation, const SimulationReportOptions& options);
+
+// A section of the report on one process or device. It is for people: programs get the reports of the processes.
+inline Section section_of(std::string title) { return Section(std::move(title), 13); }
+
+// Adds what a process did against CUDA's rules, and its races, where they were watched.
+void add_rules(Section& root, const ProcessReport& report);
 
 // Returns the simulation as a JSON object on one line without the newline: exit_code, ending and
 // processes, each with process, driver, torch (null without PyTorch) and cards (empty where it is not known on which GPUs it

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "tools/base/text_layout.h"
 
@@ -28,6 +29,10 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 std::size_t number(const nlohmann::json& object, const char* key) { return object.at(key).get<std::size_t>(); }
+std::string word(const nlohmann::json& object, const char* key) { return object.at(key).get<std::string>(); }
+std::string bytes_of(const nlohmann::json& object, const char* key) { return format_bytes(number(object, key)); }
+
+std::string at_place(const std::string& place) { return place.starts_with("outside") ? place : "at " + place; }
 
 bool uses_a_device(const nlohmann::json& driver) {
   if (driver.is_null()) return false;
@@ -40,6 +45,12 @@ bool uses_a_device(const nlohmann::json& driver) {
 bool breaks_rules(const nlohmann::json& driver) {
   if (driver.is_null() || !driver.contains("breaches")) return false;
   return !driver.at("breaches").empty() || !driver.at("leaks").empty();
+}
+
+bool has_races(const nlohmann::json& torch) {
+  if (torch.is_null()) return false;
+  const nlohmann::json& races = torch.at("races");
+  return !races.is_null() && !races.empty();
 }
 
 // A line: <clock ns> <device> <call> <address> <bytes> ok|failed.

@@ -28,14 +28,22 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// Returns a number of a report.
+// Return a number of a report, a text, and a number of bytes as text.
 std::size_t number(const nlohmann::json& object, const char* key);
+std::string word(const nlohmann::json& object, const char* key);
+std::string bytes_of(const nlohmann::json& object, const char* key);
+
+// Returns "at train.py:42 in step" for a place in the program.
+std::string at_place(const std::string& place);
 
 // Returns whether a driver's report has an allocation, or a lack of memory for the context.
 bool uses_a_device(const nlohmann::json& driver);
 
 // Returns whether a driver's report has a breach of CUDA's rules, or a leak.
 bool breaks_rules(const nlohmann::json& driver);
+
+// Returns whether a torch report has memory that was used again too early.
+bool has_races(const nlohmann::json& torch);
 
 // Returns the allocations and frees of a driver's log (`log` of CACHALOT_SIM; simulator/README.md has the format) as a
 // trace in the format of data/traces, all on one stream.

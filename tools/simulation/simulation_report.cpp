@@ -156,9 +156,6 @@ std::vector<std::string> call_tree_lines(const json& stacks, Frames frames) {
 // Below a large segment of PyTorch's, reserved memory shows how segments are rounded, and nothing of the program.
 constexpr std::size_t kLargeSegment = 20 * kMiB;
 
-std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
-std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
-
 constexpr std::array kLibraryNames = {"cuBLAS", "cuDNN", "cuSOLVER", "cuSPARSE"};  // by ContextLibrary
 static_assert(kLibraryNames.size() == simulator::kContextLibraries.size());
 
@@ -253,9 +250,6 @@ std::string describe_low_estimate(const json& device, const json& request) {
                      format_bytes(less));
 }
 
-// A section of the report on one process or device. It is for people: programs get the reports of the processes.
-Section section_of(std::string title) { return Section(std::move(title), 13); }
-
 void add_if_any(Section& section, std::string_view name, std::string value) {
   if (!value.empty()) section.add_line(std::string(name), std::move(value));
 }
@@ -276,8 +270,6 @@ void add_history(Section& section, const json& history) {
 }
 
 // "train.py:8 in <module>", but "outside Python code …" without "at".
-std::string at_place(const std::string& place) { return place.starts_with("outside") ? place : "at " + place; }
-
 void add_sites(Section& section, const json& sites) {
   std::size_t width = 0;
   for (const json& site : sites) width = std::max(width, std::to_string(number(site, "allocations")).size());
@@ -532,35 +524,6 @@ Section device_section(const ProcessReport& report, const json& device, const Si
   return section;
 }
 
-void add_stack(Section& section, const json& lines) {
-  for (const json& line : lines) section.add_line("", "  " + line.get<std::string>());
-}
-
-void add_breach(Section& section, const json& breach) {
-  const std::size_t times = number(breach, "times");
-  const std::string repeated = times == 1 ? "" : fmt::format(" ({})", times_text(times));
-  section.add_line("broken", word(breach, "text") + repeated, Mood::bad);
-  add_stack(section, breach.at("stack"));
-  if (!breach.contains("other_stack")) return;
-  section.add_line("", "the other call:");
-  add_stack(section, breach.at("other_stack"));
-}
-
-// Adds the process's breaches of CUDA's rules; nothing if they were not watched.
-void add_rules(Section& root, const ProcessReport& report) {
-  const json& driver = report.driver;
-  if (!driver.contains("breaches")) return;
-  Section section = section_of(fmt::format("CUDA's rules in process {}", report.process));
-  for (const json& breach : driver.at("breaches")) add_breach(section, breach);
-  for (const json& leak : driver.at("leaks")) {
-    section.add_line("not freed", word(leak, "text"), Mood::bad);
-    add_stack(section, leak.at("stack"));
-  }
-  if (!breaks_rules(driver)) section.add_line("broken", "none", Mood::good);
-  for (const json& kept : driver.at("kept")) section.add_line("kept", word(kept, "text") + ", until the process ends");
-  root.add(std::move(section));
-}
-
 // Adds the places where the program read values that were not computed; nothing if computing was off.
 void add_values(Section& section, const json& torch) {
   const json& values = torch.at("values");
@@ -658,7 +621,7 @@ Section report_of(const Simulation& simulation, const SimulationReportOptions& o
                        .is_wrapped = false});
   root.add(std::move(processes));
   for (const ProcessReport& report : simulation.processes) {
-    if (!report.driver.is_null()) add_rules(root, report);
+    add_rules(root, report);
   }
   return root;
 }

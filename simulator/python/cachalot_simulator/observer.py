@@ -96,6 +96,7 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
         json.dump({"torch": torch.__version__, "architectures": torch.cuda.get_arch_list(),
                    "allocator": allocator_of(torch, snapshot), "devices": devices, "values": values(computing),
+                   "races": None if computing is None or computing.races is None else computing.races.report(),
                    "ended_by": error_of_program()}, file)
 
 

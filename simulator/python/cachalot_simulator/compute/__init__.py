@@ -10,7 +10,7 @@ numbers, operators knows what each operation writes, estimates multiplications, 
 sizes has the operations whose results' sizes depend on values, replacements has CPU functions for operations without a CPU
 kernel, choices makes the choices among unknown numbers, triton_kernels has the writes of Triton's kernels, exports tensors that
 other libraries get, spread knows which elements of a result are unknown, reads counts what the program reads of unknown values,
-and operations joins them.
+races tells the simulator which memory each operation uses, and operations joins them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ def start_computing(ending: Ending) -> Any:
     if which == "none":
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
+    from cachalot_simulator.compute.races import Races
 
     most_bytes, most_work = (math.inf, math.inf) if which == "all" else map(limit, LIMITS)
-    computing = Computing(Policy(most_bytes, most_work, unknown), ending)
+    races = Races() if setting("races") == "1" else None
+    if races is not None:
+        races.start()
+    computing = Computing(Policy(most_bytes, most_work, unknown), ending, races)
     computing.start()
     return computing

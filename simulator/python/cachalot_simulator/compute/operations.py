@@ -19,6 +19,7 @@ from cachalot_simulator.compute.host import (Reader, Sampler, are_known, generat
 from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
                                                   is_little_work, is_on_device, is_view, is_whole, parts_of, room_left,
                                                   tensors_in, wrapped_in)
+from cachalot_simulator.compute.races import Races
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
 from cachalot_simulator.compute.spread import Spread
@@ -65,9 +66,10 @@ class Policy:
 class Computing:
     """Follows each operation on simulated devices: its result is computed, or is unknown from then on."""
 
-    def __init__(self, policy: Policy, ending: Ending) -> None:
+    def __init__(self, policy: Policy, ending: Ending, races: Races | None) -> None:
         self.policy = policy
         self.reads = UnknownReads(ending)
+        self.races = races
         self.computed = 0
         self.is_compiled = False  # code of torch.compile or of Triton has run
         self.not_computable: set[str] = set()  # operations that no CPU kernel computes
@@ -88,13 +90,16 @@ class Computing:
 
         torch.ops.load_library = load_and_register
         self._see_compiled_code()
-        see_triton_kernels(self.note_compiled)
+        see_triton_kernels(self.note_launch)
         see_exports()
         prepare_threads(see_this_thread)
         see_this_thread()
 
-    def note_compiled(self) -> None:
+    def note_launch(self, arguments: tuple) -> None:
+        """A kernel of Triton was launched."""
         self.is_compiled = True
+        if self.races is not None:
+            self.races.note(*arguments)
 
     def _see_compiled_code(self) -> None:
         """Code of torch.compile makes its tensors by this function, past the dispatcher. Nothing computes them."""
@@ -104,7 +109,7 @@ class Computing:
         def make_unknown_tensor(*arguments: Any) -> Tensor:
             tensor = make(*arguments)
             make_one_unknown(tensor)
-            self.note_compiled()
+            self.is_compiled = True
             return tensor
 
         guards._empty_strided_cuda = make_unknown_tensor
@@ -133,7 +138,8 @@ class Computing:
             nonlocal run, follow
             if run is None:
                 operator = self._make_operator(function_of(name))
-                follow, run = operator.follow, operator.run  # another thread may look at run meanwhile
+                follow = operator.follow if self.races is None else self.races.following(operator.follow)
+                run = operator.run  # another thread may look at it meanwhile
             _exclude(KEY, True)
             try:
                 result = run(*args, **kwargs)

@@ -27,8 +27,8 @@ _CHOOSES = re.compile(r"cf\.|scf\.if")  # between codes, and perhaps between poi
 _HAS_POINTERS = re.compile(r"!tt\.(ptr|tensordesc)")
 
 
-def see_triton_kernels(note: Callable[[], None]) -> None:
-    """From now on, what Triton's kernels write is unknown. Calls a function at each launch of one."""
+def see_triton_kernels(note: Callable[[tuple], None]) -> None:
+    """From now on, what Triton's kernels write is unknown. Calls a function with the arguments of each launch."""
 
     def see_launches(jit: Any) -> None:
         run = jit.JITFunction.run
@@ -37,7 +37,7 @@ def see_triton_kernels(note: Callable[[], None]) -> None:
             with triton_values.lock:
                 kernel = run(function, *args, **kwargs)
             if not kwargs.get("warmup"):
-                note()
+                note((*args, *kwargs.values()))
                 if _is_capturing() or not triton_values.compute(function, kwargs.get("grid"), args, kwargs):
                     follow(function.arg_names, kernel, args, kwargs)
             return kernel
@@ -49,6 +49,7 @@ def see_triton_kernels(note: Callable[[], None]) -> None:
 
         def run_and_follow(tuner: Any, *args: Any, **kwargs: Any) -> Any:
             result = run(tuner, *args, **kwargs)
+            note(args)
             for name, value in zip(tuner.fn.arg_names, args):
                 if name in tuner.mutated_arg_names and isinstance(value, Tensor):
                     make_one_unknown(value)

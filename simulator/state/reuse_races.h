@@ -1,0 +1,91 @@
+// With races:1 of CACHALOT_SIM: finds memory of an allocator's blocks that is used again while work of its last block may still use it.
+//
+// An allocator that orders nothing by itself, as PyTorch's, gives a freed block to the next request of the same stream at once. If
+// another stream used the block, and nothing (a wait for an event, record_stream, a synchronization) puts that use before the first
+// use of the memory by its next block, the two race: the kernels may run at the same time, or in the other order.
+//
+// Who observes the allocator tells when it allocates and frees a block, and which bytes the work of a stream uses. Uses by one
+// block are not checked against each other. Work that a stream captures into a graph is not followed. process_mutex guards
+// everything here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cachalot/simulator.h"
+#include "simulator/base/lock.h"
+#include "simulator/device/interval_map.h"
+#include "simulator/state/cuda_host_memory.h"
+#include "simulator/state/launch_order.h"
+#include "simulator/state/stream_state.h"
+
+namespace cachalot::simulator {
+
+class ReuseRaces {
+ public:
+  // A place of the program, as its observer numbers them.
+  using Place = std::uint32_t;
+
+  explicit ReuseRaces(LaunchOrder& order) : order_(order) {}
+
+  // A block begins at the address. `stream`: the one it was allocated for.
+  void allocated(Address start, CUstream_st* stream, Place at);
+  // Its owner has given it back. Nothing happens if no block is known to begin there.
+  void freed(Address start, Place at);
+  bool knows(Address start) const { return blocks_.contains(start); }
+  // Work that the stream was given last uses the range of the block that begins at `start`. Nothing happens if none is known there.
+  void used(Address start, const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
+  // Likewise by a caller that knows only an address in the block, if a use up to there is known already.
+  void used_inside(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
+  // The memory has gone back to the device, which was done with it.
+  void forget(const AddressRange& range) { past_.erase(range.address, range.bytes); }
+
+  // Returns how many races were found that are not taken yet.
+  std::size_t found() const { return races_.size(); }
+  // Returns a race that was found, which is forgotten; the earliest first.
+  std::optional<cachalot_sim_race> take();
+
+ private:
+  // The launches of one stream that used a range of a block; the last is known.
+  struct Use {
+    AddressRange range;
+    std::size_t stream = 0;
+    std::uint64_t launch = 0;
+    CUstream_st* handle = nullptr;
+    Place at = 0;
+  };
+  struct Block {
+    std::size_t used_bytes = 0;  // from its start, as far as is known
+    CUstream_st* stream = nullptr;
+    Place at = 0;
+    std::vector<Use> uses;
+  };
+  // The end of a block.
+  struct Freed {
+    CUstream_st* stream = nullptr;
+    Place allocated_at = 0;
+    Place at = 0;
+  };
+  // A use that the memory's next block must come behind.
+  struct PastUse {
+    Use use;
+    std::shared_ptr<const Freed> freed;
+  };
+
+  static void add(Block& block, const Use& use);
+  void check(const Block& block, const Use& use, const StreamOrder& order);
+
+  static constexpr std::size_t kMostRaces = 10'000;  // that nobody has taken yet
+
+  LaunchOrder& order_;
+  std::map<Address, Block> blocks_;  // by their starts
+  IntervalMap<std::vector<PastUse>> past_;
+  std::deque<cachalot_sim_race> races_;
+};
+
+}  // namespace cachalot::simulator
