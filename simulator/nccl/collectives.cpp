@@ -356,6 +356,7 @@ class Exchanging {
       moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
                                     process.config().copy_bytes;
       process.launches().launch(stream, cudaGraphNodeTypeKernel);
+      if (process.config().finds_races) note_uses(process, stream);
       if (!moves_) return make_unknown(process);
       if (plan_.targets.empty()) return;
       given.content.resize(given_bytes());
@@ -367,6 +368,15 @@ class Exchanging {
       process.copies().copy_now(given.content.data(), call_.from, bytes);
     });
     return given;
+  }
+  void note_uses(Process& process, StreamState& stream) const {
+    const auto note = [&](const void* start, std::size_t bytes) {
+      const AddressRange range{reinterpret_cast<Address>(start), bytes};
+      const auto memory = process.devices().at(stream.device).simulated->memory_at(range.address);
+      if (memory) process.uses().races().used_within(memory->range, range, stream, stream_, CACHALOT_SIM_PLACE_OF_NCCL);
+    };
+    if (!plan_.targets.empty()) note(call_.from, given_bytes());
+    if (!plan_.sources.empty()) note(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);
   }
   void send_parts(const Part& given) {
     const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();

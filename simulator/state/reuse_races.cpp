@@ -16,7 +16,7 @@ bool contains(const AddressRange& outer, const AddressRange& inner) {
 
 void ReuseRaces::allocated(Address start, CUstream_st* stream, Place at) {
   freed(start, 0);  // one whose end was not told
-  blocks_[start] = Block{.used_bytes = 0, .stream = stream, .at = at, .uses = {}};
+  blocks_[start] = Block{.stream = stream, .at = at, .uses = {}};
 }
 
 void ReuseRaces::freed(Address start, Place at) {
@@ -36,17 +36,17 @@ void ReuseRaces::used(Address start, const AddressRange& range, StreamState& str
   const auto found = blocks_.find(start);
   if (found == blocks_.end() || range.bytes == 0 || stream.capture) return;
   Block& block = found->second;
-  block.used_bytes = std::max(block.used_bytes, end_of(range) - start);
   const Use use{range, stream.order.number, order_.launched(stream.order), handle, at};
   check(block, use, stream.order);
   add(block, use);
 }
 
-void ReuseRaces::used_inside(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at) {
+void ReuseRaces::used_within(const AddressRange& memory, const AddressRange& range, StreamState& stream,
+                             CUstream_st* handle, Place at) {
   const auto behind = blocks_.upper_bound(range.address);
   if (behind == blocks_.begin()) return;
-  const auto& [start, block] = *std::prev(behind);
-  if (end_of(range) <= start + block.used_bytes) used(start, range, stream, handle, at);
+  const Address start = std::prev(behind)->first;
+  if (start >= memory.address) used(start, range, stream, handle, at);
 }
 
 // Reports the uses by earlier blocks that the use of the block does not come behind. What the block has used once is its own: later

@@ -40,8 +40,9 @@ class ReuseRaces {
   bool knows(Address start) const { return blocks_.contains(start); }
   // Work that the stream was given last uses the range of the block that begins at `start`. Nothing happens if none is known there.
   void used(Address start, const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
-  // Likewise by a caller that knows only an address in the block, if a use up to there is known already.
-  void used_inside(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
+  // Likewise by a caller that does not know where the block begins: within the memory that the device allocated at once.
+  void used_within(const AddressRange& memory, const AddressRange& range, StreamState& stream, CUstream_st* handle,
+                   Place at);
   // The memory has gone back to the device, which was done with it.
   void forget(const AddressRange& range) { past_.erase(range.address, range.bytes); }
 
@@ -60,7 +61,6 @@ class ReuseRaces {
     Place at = 0;
   };
   struct Block {
-    std::size_t used_bytes = 0;  // from its start, as far as is known
     CUstream_st* stream = nullptr;
     Place at = 0;
     std::vector<Use> uses;

@@ -16,7 +16,7 @@ from cachalot_simulator.compute.device_memory import make_one_unknown, make_unkn
 from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import (Reader, Sampler, are_known, generator_for, have_content, random_state,
                                              read, write)
-from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
+from cachalot_simulator.compute.operators import (DECOMPOSED, LIKE, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
                                                   is_little_work, is_on_device, is_view, is_whole, parts_of, room_left,
                                                   tensors_in, wrapped_in)
 from cachalot_simulator.compute.races import Races
@@ -138,8 +138,8 @@ class Computing:
             nonlocal run, follow
             if run is None:
                 operator = self._make_operator(function_of(name))
-                follow = operator.follow if self.races is None else self.races.following(operator.follow)
-                run = operator.run  # another thread may look at it meanwhile
+                follow = operator.follow
+                run = operator.run if self.races is None else noted(operator, self.races)  # another thread may look at it meanwhile
             _exclude(KEY, True)
             try:
                 result = run(*args, **kwargs)
@@ -348,6 +348,25 @@ class Operator:
             if reader.is_known:
                 self.computing.not_computable.add(signature.name)
         return None, False
+
+
+def noted(operator: Operator, races: Races) -> Any:
+    """Returns a function that runs an operation, and notes the memory that its kernels use."""
+    run = operator.run
+    if operator.signature.name in UNINITIALIZED:  # no kernel
+        return run
+    first = int(operator.signature.name in LIKE)
+
+    def run_and_note(*args: Any, **kwargs: Any) -> Any:
+        # Before it runs: it may wait for its kernels.
+        with _without_modes(), _without_functions():
+            races.note(*args[first:], *kwargs.values())
+        result = run(*args, **kwargs)
+        with _without_modes(), _without_functions():
+            races.note(result)
+        return result
+
+    return run_and_note
 
 
 class Function(Operator):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -112,15 +111,6 @@ class Races:
 
     def _note_free(self, address: int) -> None:
         _freed(address, self._places.number())
-
-    def following(self, follow: Callable[[tuple, dict, Any], None]) -> Callable[[tuple, dict, Any], None]:
-        """Returns a function that follows an operation which has run, and notes the memory that it used."""
-
-        def follow_and_note(args: tuple, kwargs: dict, result: Any) -> None:
-            follow(args, kwargs, result)
-            self.note(*args, *kwargs.values(), result)
-
-        return follow_and_note
 
     def note(self, *values: Any) -> None:
         """Notes that work which the current streams got last uses the tensors in some values."""

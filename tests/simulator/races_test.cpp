@@ -1,0 +1,181 @@
+// Memory of an allocator's blocks that is used again too early (cachalot_sim_block_allocated and its like). The test simulator.races
+// runs these with races:1; without it they are skipped.
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "cachalot/simulator.h"
+#include "cuda_check.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;
+
+class SimulatorRaces : public SimulatorTest {
+ protected:
+  SimulatorRaces() {
+    for (cudaStream_t* stream : {&a_, &b_}) cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    cudaMalloc(&memory_, kBlock);
+  }
+  ~SimulatorRaces() override {
+    cudaFree(memory_);
+    cudaEventDestroy(event_);
+    for (cudaStream_t stream : {a_, b_}) cudaStreamDestroy(stream);
+  }
+  void SetUp() override {
+    const char* const setting = cachalot_sim_setting("races");
+    if (setting == nullptr || std::strcmp(setting, "1") != 0) GTEST_SKIP() << "needs races:1 in CACHALOT_SIM";
+  }
+
+  std::uint64_t at(std::size_t offset) const { return reinterpret_cast<std::uint64_t>(memory_) + offset; }
+  // A stream uses a part of a block. Returns the races that nobody has taken.
+  std::int64_t use(std::uint64_t block, std::uint64_t first, std::uint64_t bytes, cudaStream_t stream,
+                   std::uint32_t place) {
+    const std::uint64_t ranges[] = {block, first, bytes};
+    EXPECT_EQ(cachalot_sim_launch(stream, kMillisecond), 0);
+    return cachalot_sim_blocks_used(ranges, 1, stream, place);
+  }
+  std::int64_t use(cudaStream_t stream, std::uint32_t place) { return use(at(0), at(0), kBlock, stream, place); }
+  void allocate(std::uint64_t block, cudaStream_t stream, std::uint32_t place) {
+    ASSERT_EQ(cachalot_sim_block_allocated(block, stream, place), 0);
+  }
+  void free(std::uint64_t block, std::uint32_t place) { ASSERT_EQ(cachalot_sim_block_freed(block, place), 0); }
+  // A block of stream a that stream b uses, behind all work before it, and that is free then.
+  void use_by_b_and_free() {
+    ASSERT_CUDA(cudaDeviceSynchronize());
+    allocate(at(0), a_, 1);
+    ASSERT_EQ(use(b_, 2), 0);
+    free(at(0), 3);
+  }
+  // The next block there, which stream a uses. Returns the races.
+  std::int64_t use_again() {
+    allocate(at(0), a_, 4);
+    const std::int64_t races = use(a_, 5);
+    free(at(0), 6);
+    return races;
+  }
+
+  cudaStream_t a_ = nullptr;
+  cudaStream_t b_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+TEST_F(SimulatorRaces, ARaceNamesPlacesAndStreams) {
+  use_by_b_and_free();
+  EXPECT_EQ(use_again(), 1);
+  cachalot_sim_race race{};
+  ASSERT_EQ(cachalot_sim_take_race(&race), 1);
+  EXPECT_EQ(race.bytes, kBlock);
+  EXPECT_EQ(race.allocated_for, a_);
+  EXPECT_EQ(race.used_on, b_);
+  EXPECT_EQ(race.reused_on, a_);
+  EXPECT_EQ((std::vector{race.allocated_at, race.used_at, race.freed_at, race.reallocated_at, race.reused_at}),
+            (std::vector<std::uint32_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(cachalot_sim_take_race(&race), 0);
+  EXPECT_EQ(use_again(), 0) << "the memory is that of stream a from then on";
+}
+
+TEST_F(SimulatorRaces, AWaitOrdersTheTwo) {
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaEventRecord(event_, b_));
+  ASSERT_CUDA(cudaStreamWaitEvent(a_, event_, 0));
+  EXPECT_EQ(use_again(), 0);
+}
+
+TEST_F(SimulatorRaces, AnEventBeforeTheUseDoesNot) {
+  ASSERT_CUDA(cudaEventRecord(event_, b_));
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaStreamWaitEvent(a_, event_, 0));
+  EXPECT_EQ(use_again(), 1);
+  cachalot_sim_race race{};
+  cachalot_sim_take_race(&race);
+}
+
+TEST_F(SimulatorRaces, TheHostOrdersTheTwo) {
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaStreamSynchronize(b_));
+  EXPECT_EQ(use_again(), 0) << "by a wait for the stream";
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(use_again(), 0) << "by a wait for the device";
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaEventRecord(event_, b_));
+  while (cudaEventQuery(event_) == cudaErrorNotReady) cudaGetLastError();
+  EXPECT_EQ(use_again(), 0) << "by a question about an event";
+  use_by_b_and_free();
+  while (cudaStreamQuery(b_) == cudaErrorNotReady) cudaGetLastError();
+  EXPECT_EQ(use_again(), 0) << "by a question about the stream";
+}
+
+TEST_F(SimulatorRaces, TimeAloneOrdersNothing) {
+  use_by_b_and_free();
+  ASSERT_EQ(cachalot_sim_advance(1000 * kMillisecond), 0);
+  EXPECT_EQ(use_again(), 1);
+  cachalot_sim_race race{};
+  cachalot_sim_take_race(&race);
+}
+
+TEST_F(SimulatorRaces, AFunctionOfTheHostComesBehindAllBeforeIt) {
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      a_, [](void*) {}, nullptr));
+  EXPECT_EQ(use_again(), 0);
+}
+
+TEST_F(SimulatorRaces, AWaitForTheDeviceCoversStreamsThatWereDestroyed) {
+  allocate(at(0), a_, 1);
+  cudaStream_t gone = nullptr;
+  ASSERT_CUDA(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+  ASSERT_EQ(use(gone, 2), 0);
+  ASSERT_CUDA(cudaStreamDestroy(gone));
+  free(at(0), 3);
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(use_again(), 0);
+}
+
+TEST_F(SimulatorRaces, BytesThatNobodyUsedDoNotRace) {
+  allocate(at(0), a_, 1);
+  ASSERT_EQ(use(at(0), at(0), kBlock / 2, b_, 2), 0);
+  free(at(0), 3);
+  allocate(at(kBlock / 2), a_, 4);
+  EXPECT_EQ(use(at(kBlock / 2), at(kBlock / 2), kBlock / 2, a_, 5), 0);
+  allocate(at(0), a_, 6);
+  EXPECT_EQ(use(at(0), at(kBlock / 4), 1, a_, 7), 1);
+  cachalot_sim_race race{};
+  cachalot_sim_take_race(&race);
+  for (const std::size_t offset : {std::size_t{0}, kBlock / 2}) free(at(offset), 8);
+}
+
+TEST_F(SimulatorRaces, MemoryThatWasFreedIsForgotten) {
+  use_by_b_and_free();
+  ASSERT_CUDA(cudaFree(memory_));
+  EXPECT_EQ(use_again(), 0);
+  memory_ = nullptr;
+}
+
+TEST_F(SimulatorRaces, CapturedWorkIsNotFollowed) {
+  use_by_b_and_free();
+  allocate(at(0), a_, 4);
+  ASSERT_CUDA(cudaStreamBeginCapture(a_, cudaStreamCaptureModeRelaxed));
+  EXPECT_EQ(use(a_, 5), 0);
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaStreamEndCapture(a_, &graph));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+  EXPECT_EQ(use(a_, 6), 1) << "but the work behind it";
+  cachalot_sim_race race{};
+  cachalot_sim_take_race(&race);
+  free(at(0), 7);
+}
+
+TEST_F(SimulatorRaces, UnknownBlocksAreLeftOut) {
+  EXPECT_EQ(use(a_, 1), 0);
+  EXPECT_EQ(cachalot_sim_block_freed(at(64), 2), 0);
+  const std::uint64_t nowhere[] = {1, 2, 3};
+  EXPECT_EQ(cachalot_sim_blocks_used(nowhere, 1, a_, 4), 0);
+}
+
+}  // namespace
+}  // namespace cachalot
