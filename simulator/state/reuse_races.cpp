@@ -49,8 +49,8 @@ void ReuseRaces::used_within(const AddressRange& memory, const AddressRange& ran
   if (start >= memory.address) used(start, range, stream, handle, at);
 }
 
-// Reports the uses by earlier blocks that the use of the block does not come behind. What the block has used once is its own: later
-// uses are ordered, or not, by the program's use of its own memory.
+// Reports uses by earlier blocks that are not ordered before this use. Memory that the block has used once is its own from then on:
+// the order of later uses is the program's affair.
 void ReuseRaces::check(const Block& block, const Use& use, const StreamOrder& order) {
   const std::size_t known = races_.size();
   past_.for_each(use.range.address, use.range.bytes, [&](const auto&, const std::vector<PastUse>& uses) {

@@ -4,7 +4,7 @@
 // another stream used the block, and nothing (a wait for an event, record_stream, a synchronization) puts that use before the first
 // use of the memory by its next block, the two race: the kernels may run at the same time, or in the other order.
 //
-// Who observes the allocator tells when it allocates and frees a block, and which bytes the work of a stream uses. Uses by one
+// An observer of the allocator tells when a block is allocated and freed, and which bytes the work of a stream uses. Uses of one
 // block are not checked against each other. Work that a stream captures into a graph is not followed. process_mutex guards
 // everything here.
 #pragma once
@@ -71,7 +71,7 @@ class ReuseRaces {
     Place allocated_at = 0;
     Place at = 0;
   };
-  // A use that the memory's next block must come behind.
+  // A use that must be ordered before the first use by the memory's next block.
   struct PastUse {
     Use use;
     std::shared_ptr<const Freed> freed;
@@ -80,7 +80,7 @@ class ReuseRaces {
   static void add(Block& block, const Use& use);
   void check(const Block& block, const Use& use, const StreamOrder& order);
 
-  static constexpr std::size_t kMostRaces = 10'000;  // that nobody has taken yet
+  static constexpr std::size_t kMostRaces = 10'000;  // that are not taken yet
 
   LaunchOrder& order_;
   std::map<Address, Block> blocks_;  // by their starts

@@ -114,7 +114,7 @@ dist.destroy_process_group()
 
 
 def test_collectives_keep_their_memory(tmp_path: Path) -> None:
-    # PyTorch itself keeps the memory of a collective that nobody waits for.
+    # PyTorch itself keeps the memory of a collective without a wait.
     done, report = simulate(tmp_path, TWO_RANKS, "--races", "--devices", "2",
                             run_with=["-m", "torch.distributed.run", "--nproc-per-node", "2"], fresh=True)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ class SimulatorRaces : public SimulatorTest {
   }
 
   std::uint64_t at(std::size_t offset) const { return reinterpret_cast<std::uint64_t>(memory_) + offset; }
-  // A stream uses a part of a block. Returns the races that nobody has taken.
+  // A stream uses a part of a block. Returns the number of races that are not taken yet.
   std::int64_t use(std::uint64_t block, std::uint64_t first, std::uint64_t bytes, cudaStream_t stream,
                    std::uint32_t place) {
     const std::uint64_t ranges[] = {block, first, bytes};

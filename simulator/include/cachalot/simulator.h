@@ -169,7 +169,7 @@ CACHALOT_SIMULATOR_API int cachalot_sim_block_freed(uint64_t start, uint32_t pla
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_blocks_used(const uint64_t* ranges, uint64_t count,
                                                         struct CUstream_st* stream, uint32_t place);
 
-/** Takes the earliest race that nobody has taken. Returns 1, or 0 if there is none. */
+/** Takes the earliest race that is not taken yet. Returns 1, or 0 if there is no such race. */
 CACHALOT_SIMULATOR_API int cachalot_sim_take_race(cachalot_sim_race* race);
 
 #ifdef __cplusplus

@@ -99,7 +99,7 @@ class Computing:
         """A kernel of Triton was launched."""
         self.is_compiled = True
         if self.races is not None:
-            self.races.note(*arguments)
+            self.races.note(self.races.place(), *arguments)
 
     def _see_compiled_code(self) -> None:
         """Code of torch.compile makes its tensors by this function, past the dispatcher. Nothing computes them."""
@@ -356,14 +356,19 @@ def noted(operator: Operator, races: Races) -> Any:
     if operator.signature.name in UNINITIALIZED:  # no kernel
         return run
     first = int(operator.signature.name in LIKE)
+    waits = isinstance(operator, (Copy, HostRead, Sized))  # perhaps for its kernels, whose memory is noted before
 
     def run_and_note(*args: Any, **kwargs: Any) -> Any:
-        # Before it runs: it may wait for its kernels.
-        with _without_modes(), _without_functions():
-            races.note(*args[first:], *kwargs.values())
+        place = races.place()
+        if waits:
+            with _without_modes(), _without_functions():
+                races.note(place, *args[first:], *kwargs.values())
         result = run(*args, **kwargs)
         with _without_modes(), _without_functions():
-            races.note(result)
+            if waits:
+                races.note(place, result)
+            else:
+                races.note(place, *args[first:], *kwargs.values(), result)
         return result
 
     return run_and_note

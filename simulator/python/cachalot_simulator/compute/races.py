@@ -48,7 +48,7 @@ _take.argtypes = (ctypes.POINTER(Race),)
 
 
 class Places:
-    """Numbers lines of the program: 0 is none."""
+    """Numbers lines of the program from 1 on; 0 stands for no line."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[CodeType, int], int] = {}
@@ -58,7 +58,7 @@ class Places:
     def number(self) -> int:
         """Returns the number of the line that the thread runs: the innermost of the program's own; without one the innermost of a
         package other than torch; else the outermost."""
-        frame: Any = sys._getframe(2)
+        frame: Any = sys._getframe(1)
         package = outermost = None
         while frame is not None:
             code = frame.f_code
@@ -112,8 +112,12 @@ class Races:
     def _note_free(self, address: int) -> None:
         _freed(address, self._places.number())
 
-    def note(self, *values: Any) -> None:
-        """Notes that work which the current streams got last uses the tensors in some values."""
+    def place(self) -> int:
+        """Returns the number of the line of the program that runs."""
+        return self._places.number()
+
+    def note(self, place: int, *values: Any) -> None:
+        """Notes that work which the current streams got last, or get next, uses the tensors in some values."""
         tensors = tensors_in(*values)
         devices = {tensor.get_device() for tensor in tensors}
         for device in devices:
@@ -123,7 +127,7 @@ class Races:
                                  for first, tensor in zip(firsts, on_device)])
             ranges.extend(firsts)
             ranges.extend(map(extent, on_device))
-            if _used(ranges.buffer_info()[0], len(firsts), _stream_of(device), self._places.number()) > 0:
+            if _used(ranges.buffer_info()[0], len(firsts), _stream_of(device), place) > 0:
                 self._take()
 
     def _take(self) -> None:
