@@ -91,6 +91,7 @@ cachalot_files(simulator_sources simulator
   driver/green_contexts.cpp
   driver/not_simulated.cpp
   driver/nvml.cpp driver/nvml_properties.cpp
+  driver/pytorch_memory.cpp
   libraries/cudnn_planner.cpp
   libraries/functions.cpp
   libraries/graph_functions.cpp

@@ -35,10 +35,10 @@ void make_unknown(Process& process, const void* start, std::size_t bytes) {
   process.captures().note_unknown(start, bytes);
 }
 
-// The stream of a handle that names none by itself is that of the device that has the memory.
-StreamState& stream_of(Process& process, CUstream_st* handle, Address memory) {
+// The stream of a handle that names none by itself is the device's.
+StreamState& stream_of(Process& process, CUstream_st* handle, int device) {
   if (Streams::is_own_name(handle)) return process.streams().at("cachalot_sim_blocks_used", handle);
-  return process.devices().owner("cachalot_sim_blocks_used", memory).legacy_stream;
+  return process.devices().at(device).legacy_stream;
 }
 
 }  // namespace
@@ -179,15 +179,15 @@ void cachalot_sim_answer(std::int64_t count) {
     this_thread().answer.clear();
 }
 
-int cachalot_sim_block_allocated(std::uint64_t start, CUstream_st* stream, std::uint32_t place) {
+int cachalot_sim_block_allocated(int device, std::uint64_t start, std::uint64_t bytes) {
   return guarded([&](Process& process) {
-    if (process.config().finds_races) process.uses().races().allocated(start, stream, place);
+    if (process.config().finds_races) process.uses().races().allocated(device, {start, bytes});
   });
 }
 
-int cachalot_sim_block_freed(std::uint64_t start, std::uint32_t place) {
+int cachalot_sim_block_freed(std::uint64_t start) {
   return guarded([&](Process& process) {
-    if (process.config().finds_races) process.uses().races().freed(start, place);
+    if (process.config().finds_races) process.uses().races().freed(start);
   });
 }
 
@@ -197,9 +197,9 @@ std::int64_t cachalot_sim_blocks_used(const std::uint64_t* ranges, std::uint64_t
     ReuseRaces& races = process.uses().races();
     if (!process.config().finds_races) return 0;
     for (std::uint64_t i = 0; i < count; ++i) {
-      const AddressRange range{ranges[count + i], ranges[2 * count + i]};
-      if (races.knows(ranges[i]))
-        races.used(ranges[i], range, stream_of(process, stream, range.address), stream, place);
+      const AddressRange range{ranges[i], ranges[count + i]};
+      const std::optional<int> device = races.device_of(range);
+      if (device) races.used(range, stream_of(process, stream, *device), stream, place);
     }
     return static_cast<std::int64_t>(races.found());
   });

@@ -371,9 +371,8 @@ class Exchanging {
   }
   void note_uses(Process& process, StreamState& stream) const {
     const auto note = [&](const void* start, std::size_t bytes) {
-      const AddressRange range{reinterpret_cast<Address>(start), bytes};
-      const auto memory = process.devices().at(stream.device).simulated->memory_at(range.address);
-      if (memory) process.uses().races().used_within(memory->range, range, stream, stream_, CACHALOT_SIM_PLACE_OF_NCCL);
+      process.uses().races().used({reinterpret_cast<Address>(start), bytes}, stream, stream_,
+                                  CACHALOT_SIM_PLACE_OF_NCCL);
     };
     if (!plan_.targets.empty()) note(call_.from, given_bytes());
     if (!plan_.sources.empty()) note(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "simulator/base/watch.h"
+
 namespace cachalot::simulator {
 namespace {
 
@@ -14,62 +16,70 @@ bool contains(const AddressRange& outer, const AddressRange& inner) {
 
 }  // namespace
 
-void ReuseRaces::allocated(Address start, CUstream_st* stream, Place at) {
-  freed(start, 0);  // one whose end was not told
-  blocks_[start] = Block{.stream = stream, .at = at, .uses = {}};
+void ReuseRaces::allocated(int device, const AddressRange& range) {
+  freed(range.address);  // one whose end was not told
+  Block block{.bytes = range.bytes, .device = device, .number = allocations_[device]++, .uses = {}};
+  blocks_.emplace(range.address, std::move(block));
 }
 
-void ReuseRaces::freed(Address start, Place at) {
+// The line is found for blocks that several streams have used: others can race only with a stream that does not wait for theirs, and a
+// record_stream before the free would not help.
+void ReuseRaces::freed(Address start) {
   const auto found = blocks_.find(start);
   if (found == blocks_.end()) return;
-  const Block& block = found->second;
-  const auto end = std::make_shared<const Freed>(Freed{block.stream, block.at, at});
-  for (const Use& use : block.uses) {
-    past_.for_each_filled(use.range.address, use.range.bytes, [&](const auto&, std::vector<PastUse>& uses) {
-      uses.push_back({use, end});
+  const std::vector<Use>& uses = found->second.uses;
+  const auto is_of_first = [&](const Use& use) { return use.stream == uses.front().stream; };
+  const char* const at = std::ranges::all_of(uses, is_of_first) ? "" : lines_.insert(line_in_python()).first->c_str();
+  const auto end = std::make_shared<const Freed>(Freed{found->second.number, at});
+  for (const Use& use : uses) {
+    past_.for_each_filled(use.range.address, use.range.bytes, [&](const auto&, std::vector<PastUse>& past) {
+      past.push_back({use, end});
     });
   }
   blocks_.erase(found);
 }
 
-void ReuseRaces::used(Address start, const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at) {
-  const auto found = blocks_.find(start);
+ReuseRaces::Blocks::const_iterator ReuseRaces::find(const AddressRange& range) const {
+  const auto behind = blocks_.upper_bound(range.address);
+  if (behind == blocks_.begin()) return blocks_.end();
+  const auto at = std::prev(behind);
+  return contains({at->first, at->second.bytes}, range) ? at : blocks_.end();
+}
+
+std::optional<int> ReuseRaces::device_of(const AddressRange& range) const {
+  const auto at = find(range);
+  return at == blocks_.end() ? std::nullopt : std::optional(at->second.device);
+}
+
+void ReuseRaces::used(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at) {
+  const auto found = find(range);
   if (found == blocks_.end() || range.bytes == 0 || stream.capture) return;
-  Block& block = found->second;
+  Block& block = blocks_.at(found->first);
   const Use use{range, stream.order.number, order_.launched(stream.order), handle, at};
   check(block, use, stream.order);
   add(block, use);
 }
 
-void ReuseRaces::used_within(const AddressRange& memory, const AddressRange& range, StreamState& stream,
-                             CUstream_st* handle, Place at) {
-  const auto behind = blocks_.upper_bound(range.address);
-  if (behind == blocks_.begin()) return;
-  const Address start = std::prev(behind)->first;
-  if (start >= memory.address) used(start, range, stream, handle, at);
-}
-
 // Reports uses by earlier blocks that are not ordered before this use. Memory that the block has used once is its own from then on:
 // the order of later uses is the program's affair.
 void ReuseRaces::check(const Block& block, const Use& use, const StreamOrder& order) {
-  const std::size_t known = races_.size();
+  const auto known = static_cast<std::ptrdiff_t>(races_.size());
   past_.for_each(use.range.address, use.range.bytes, [&](const auto&, const std::vector<PastUse>& uses) {
     for (const PastUse& past : uses) {
       if (order_.comes_before(past.use.stream, past.use.launch, order) || races_.size() >= kMostRaces) continue;
       const cachalot_sim_race race{.bytes = past.use.range.bytes,
-                                   .allocated_for = past.freed->stream,
+                                   .allocation = past.freed->number,
+                                   .reallocation = block.number,
+                                   .freed_at = past.freed->at,
                                    .used_on = past.use.handle,
                                    .reused_on = use.handle,
-                                   .allocated_at = past.freed->allocated_at,
                                    .used_at = past.use.at,
-                                   .freed_at = past.freed->at,
-                                   .reallocated_at = block.at,
-                                   .reused_at = use.at};
+                                   .reused_at = use.at,
+                                   .device = block.device};
       const auto is_it = [&](const cachalot_sim_race& other) {
-        return other.used_at == race.used_at && other.freed_at == race.freed_at && other.used_on == race.used_on;
+        return other.used_at == race.used_at && other.allocation == race.allocation && other.used_on == race.used_on;
       };
-      if (std::none_of(races_.begin() + static_cast<std::ptrdiff_t>(known), races_.end(), is_it))
-        races_.push_back(race);
+      if (std::none_of(races_.begin() + known, races_.end(), is_it)) races_.push_back(race);
     }
   });
   past_.erase(use.range.address, use.range.bytes);

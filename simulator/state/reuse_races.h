@@ -15,6 +15,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "cachalot/simulator.h"
@@ -33,16 +35,14 @@ class ReuseRaces {
 
   explicit ReuseRaces(LaunchOrder& order) : order_(order) {}
 
-  // A block begins at the address. `stream`: the one it was allocated for.
-  void allocated(Address start, CUstream_st* stream, Place at);
-  // Its owner has given it back. Nothing happens if no block is known to begin there.
-  void freed(Address start, Place at);
-  bool knows(Address start) const { return blocks_.contains(start); }
-  // Work that the stream was given last uses the range of the block that begins at `start`. Nothing happens if none is known there.
-  void used(Address start, const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
-  // Likewise by a caller that does not know where the block begins: within the memory that the device allocated at once.
-  void used_within(const AddressRange& memory, const AddressRange& range, StreamState& stream, CUstream_st* handle,
-                   Place at);
+  // A block of the device has the range from now on.
+  void allocated(int device, const AddressRange& range);
+  // The owner of the block at this address has given it back. Nothing happens if no block is known to begin there.
+  void freed(Address start);
+  // Returns the device of the block that has the range; nullopt if no block is known that has it.
+  std::optional<int> device_of(const AddressRange& range) const;
+  // Work that the stream was given last uses the range, of a block.
+  void used(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
   // The memory has gone back to the device, which was done with it.
   void forget(const AddressRange& range) { past_.erase(range.address, range.bytes); }
 
@@ -61,29 +61,33 @@ class ReuseRaces {
     Place at = 0;
   };
   struct Block {
-    CUstream_st* stream = nullptr;
-    Place at = 0;
+    std::size_t bytes = 0;
+    int device = 0;
+    std::uint64_t number = 0;  // among the device's allocations
     std::vector<Use> uses;
   };
   // The end of a block.
   struct Freed {
-    CUstream_st* stream = nullptr;
-    Place allocated_at = 0;
-    Place at = 0;
+    std::uint64_t number = 0;  // the block's
+    const char* at = "";       // the line of Python
   };
   // A use that must be ordered before the first use by the memory's next block.
   struct PastUse {
     Use use;
     std::shared_ptr<const Freed> freed;
   };
+  using Blocks = std::map<Address, Block>;
 
+  Blocks::const_iterator find(const AddressRange& range) const;
   static void add(Block& block, const Use& use);
   void check(const Block& block, const Use& use, const StreamOrder& order);
 
   static constexpr std::size_t kMostRaces = 10'000;  // that are not taken yet
 
   LaunchOrder& order_;
-  std::map<Address, Block> blocks_;  // by their starts
+  Blocks blocks_;                             // by their starts
+  std::map<int, std::uint64_t> allocations_;  // by device
+  std::set<std::string> lines_;
   IntervalMap<std::vector<PastUse>> past_;
   std::deque<cachalot_sim_race> races_;
 };

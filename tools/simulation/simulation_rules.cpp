@@ -1,6 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/base/text_layout.h"
 #include "tools/simulation/simulation.h"
@@ -38,19 +41,29 @@ void add_breaches(Section& root, const ProcessReport& report) {
   root.add(std::move(section));
 }
 
+// "allocated at train.py:8 in load for stream 1, freed at …, and allocated again at …", of which some may be unknown.
+std::string life_of_raced(const json& race) {
+  std::vector<std::string> parts;
+  const auto add = [&](const char* verb, const char* place, const std::string& more = "") {
+    if (!race.at(place).is_null()) parts.push_back(fmt::format("{} {}{}", verb, at_place(word(race, place)), more));
+  };
+  add("allocated", "allocated_at", race.at("allocated_for").is_null() ? "" : " for " + word(race, "allocated_for"));
+  add("freed", "freed_at");
+  add("allocated again", "reallocated_at");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 // A race of cachalot_simulator/compute/races.py.
 void add_race(Section& section, const json& race) {
-  const auto at = [&](const char* place) { return at_place(word(race, place)); };
   const std::size_t times = number(race, "times");
   const std::string used_on = word(race, "used_on");
   const std::string reused_on = word(race, "reused_on");
-  section.add_line(
-      "race",
-      fmt::format("{} that {} uses {} may be overwritten by {} {}{}", bytes_of(race, "bytes"), used_on, at("used_at"),
-                  reused_on, at("reused_at"), times == 1 ? "" : fmt::format(" ({})", times_text(times))),
-      Mood::bad);
-  section.add_line("", fmt::format("allocated {} for {}, freed {}, and allocated again {}", at("allocated_at"),
-                                   word(race, "allocated_for"), at("freed_at"), at("reallocated_at")));
+  section.add_line("race",
+                   fmt::format("{} that {} uses {} may be overwritten by {} {}{}", bytes_of(race, "bytes"), used_on,
+                               at_place(word(race, "used_at")), reused_on, at_place(word(race, "reused_at")),
+                               times == 1 ? "" : fmt::format(" ({})", times_text(times))),
+                   Mood::bad);
+  if (const std::string life = life_of_raced(race); !life.empty()) section.add_line("", life);
   const bool is_record = race.at("missing") == "record_stream";
   section.add_line("", fmt::format("missing: {}a wait of {} for {}",
                                    is_record ? fmt::format("record_stream with {}, before the free, or ", used_on) : "",

@@ -140,31 +140,30 @@ CACHALOT_SIMULATOR_API void cachalot_sim_answer(int64_t count);
 /** A cachalot_sim_race is memory of an allocator's block that work used which does not come before
     the first use of that memory by its next block. Places are numbers that the caller has given. */
 typedef struct cachalot_sim_race {
-  uint64_t bytes;                    /**< that the earlier work used */
-  struct CUstream_st* allocated_for; /**< the stream that the earlier block was allocated for */
-  struct CUstream_st* used_on;       /**< the stream of the earlier work */
-  struct CUstream_st* reused_on;     /**< the stream of the later use */
-  uint32_t allocated_at;             /**< where the earlier block was allocated, */
-  uint32_t used_at;                  /**< used */
-  uint32_t freed_at;                 /**< and freed */
-  uint32_t reallocated_at;           /**< where the next block was allocated */
-  uint32_t reused_at;                /**< and used */
+  uint64_t bytes;                /**< that the earlier work used */
+  uint64_t allocation;           /**< of the earlier block, counted on its device from 0 on */
+  uint64_t reallocation;         /**< of the next block, likewise */
+  const char* freed_at;          /**< the line of Python that freed the earlier block, or "" */
+  struct CUstream_st* used_on;   /**< the stream of the earlier work */
+  struct CUstream_st* reused_on; /**< the stream of the later use */
+  uint32_t used_at;              /**< the place of the earlier work */
+  uint32_t reused_at;            /**< the place of the later use */
+  int32_t device;
 } cachalot_sim_race;
 
 /** The place of a use by NCCL. */
 #define CACHALOT_SIM_PLACE_OF_NCCL 0xffffffffu
 
-/** Notes that an allocator's block begins at an address, for a stream. With races:1 of
-    CACHALOT_SIM; otherwise nothing happens. */
-CACHALOT_SIMULATOR_API int cachalot_sim_block_allocated(uint64_t start, struct CUstream_st* stream,
-                                                        uint32_t place);
+/** Notes that an allocator has given an owner a block of a device's memory. With races:1 of
+    CACHALOT_SIM; otherwise nothing happens. Blocks of PyTorch's allocators are noted by themselves. */
+CACHALOT_SIMULATOR_API int cachalot_sim_block_allocated(int device, uint64_t start, uint64_t bytes);
 
 /** Notes that the block's owner has freed it, whenever its memory can be used again. */
-CACHALOT_SIMULATOR_API int cachalot_sim_block_freed(uint64_t start, uint32_t place);
+CACHALOT_SIMULATOR_API int cachalot_sim_block_freed(uint64_t start);
 
-/** Notes that the work which a stream got last uses `count` ranges of blocks. `ranges` has the
-    starts of all their blocks, then all their addresses, and then their sizes. Blocks that are not
-    known are left out, and so is work that is captured into a graph.
+/** Notes that the work which a stream got last uses `count` ranges of blocks: `ranges` has all their
+    addresses, and then their sizes. Ranges in no block are left out, and so is work that is captured
+    into a graph.
     Returns the number of races found and not yet taken, or -1 if there is no such stream. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_blocks_used(const uint64_t* ranges, uint64_t count,
                                                         struct CUstream_st* stream, uint32_t place);

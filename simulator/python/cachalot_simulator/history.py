@@ -50,12 +50,14 @@ class History:
             pass
 
     def snapshot(self) -> dict:
-        """torch's snapshot; of what happened on each device nothing is in it when the history is the program's."""
+        """torch's snapshot; of what happened on each device nothing is in it when the history is the program's. Added
+        are "unfiltered_traces", which also have memory that the program did not ask for."""
         snapshot = self._torch.cuda.memory._snapshot()
         snapshot.setdefault("external_annotations", [])
         if self.is_the_programs:
             snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
             snapshot["external_annotations"] = []
+        snapshot["unfiltered_traces"] = snapshot["device_traces"]
         snapshot["device_traces"] = [[entry for entry in trace if entry.get("internal_metadata") != NOT_ASKED_FOR]
                                      for trace in snapshot["device_traces"]]
         return snapshot

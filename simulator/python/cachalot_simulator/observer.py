@@ -96,7 +96,7 @@ def write(torch: Any, history: History, peaks: Peaks, owners: Owners, computing:
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
         json.dump({"torch": torch.__version__, "architectures": torch.cuda.get_arch_list(),
                    "allocator": allocator_of(torch, snapshot), "devices": devices, "values": values(computing),
-                   "races": None if computing is None or computing.races is None else computing.races.report(),
+                   "races": races(computing, snapshot["unfiltered_traces"]),
                    "ended_by": error_of_program()}, file)
 
 
@@ -106,6 +106,13 @@ def values(computing: Any) -> dict[str, Any] | None:
         return None
     return {"computed": computing.computed, "policy": computing.policy.unknown, "unknown_reads": computing.reads.report(),
             "compiled": computing.is_compiled, "not_computable": sorted(computing.not_computable)}
+
+
+def races(computing: Any, traces: list[list[dict]]) -> list[dict[str, Any]] | None:
+    """Returns the races of memory; None if they were not watched."""
+    if computing is None or computing.races is None:
+        return None
+    return computing.races.report([trace if len(trace) < MAX_ENTRIES else [] for trace in traces])
 
 
 def allocator_of(torch: Any, snapshot: dict) -> str:

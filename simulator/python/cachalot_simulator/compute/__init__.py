@@ -56,8 +56,6 @@ def start_computing(ending: Ending) -> Any:
 
     most_bytes, most_work = (math.inf, math.inf) if which == "all" else map(limit, LIMITS)
     races = Races() if setting("races") == "1" else None
-    if races is not None:
-        races.start()
     computing = Computing(Policy(most_bytes, most_work, unknown), ending, races)
     computing.start()
     return computing

@@ -2,8 +2,8 @@
 
 PyTorch gives a freed block to the next request of the same stream, in the order of that stream alone. A block that another
 stream used must therefore be recorded there (`Tensor.record_stream`), or the stream must wait for it. The simulator knows the order
-of all streams (simulator/state/reuse_races.h); this module tells it which blocks PyTorch allocates and frees, and which memory each
-operation and each launch of Triton uses, on which stream and at which line of the program.
+of all streams (simulator/state/reuse_races.h) and PyTorch's blocks (simulator/driver/pytorch_memory.cpp); this module tells it which
+memory each operation, and each launch of Triton, uses, on which stream and at which line of the program.
 """
 
 from __future__ import annotations
@@ -19,19 +19,14 @@ from torch import Tensor
 
 from cachalot_simulator.compute.device_memory import extent
 from cachalot_simulator.compute.operators import tensors_in
-from cachalot_simulator.places import origin_of, place_of_frame
+from cachalot_simulator.places import origin_of, place_of, place_of_frame, short_path
 
 _library = ctypes.PyDLL(None)  # these calls are short: they keep the GIL
-_allocated = _library.cachalot_sim_block_allocated
-_allocated.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32)
-_freed = _library.cachalot_sim_block_freed
-_freed.argtypes = (ctypes.c_uint64, ctypes.c_uint32)
 _used = _library.cachalot_sim_blocks_used
 _used.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32)
 _used.restype = ctypes.c_int64
 _take = _library.cachalot_sim_take_race
 _stream_of = torch._C._cuda_getCurrentRawStream
-_current_device = torch._C._cuda_getDevice
 
 NCCL = 0xFFFFFFFF  # the place of a use by NCCL, as the simulator numbers it
 OUTSIDE = "outside Python code (for example, a backward pass)"
@@ -40,8 +35,9 @@ OUTSIDE = "outside Python code (for example, a backward pass)"
 class Race(ctypes.Structure):
     """A cachalot_sim_race, as cachalot/simulator.h describes it."""
 
-    _fields_ = [("bytes", ctypes.c_uint64), *((name, ctypes.c_void_p) for name in ("allocated_for", "used_on", "reused_on")),
-                *((name, ctypes.c_uint32) for name in ("allocated_at", "used_at", "freed_at", "reallocated_at", "reused_at"))]
+    _fields_ = [("bytes", ctypes.c_uint64), ("allocation", ctypes.c_uint64), ("reallocation", ctypes.c_uint64),
+                ("freed_at", ctypes.c_char_p), ("used_on", ctypes.c_void_p), ("reused_on", ctypes.c_void_p),
+                ("used_at", ctypes.c_uint32), ("reused_at", ctypes.c_uint32), ("device", ctypes.c_int32)]
 
 
 _take.argtypes = (ctypes.POINTER(Race),)
@@ -95,22 +91,7 @@ class Races:
 
     def __init__(self) -> None:
         self._places = Places()
-        self._streams: dict[int, str] = {}
-        self._found: dict[tuple, dict[str, Any]] = {}
-
-    def start(self) -> None:
-        """From now on, the simulator learns of PyTorch's blocks."""
-        from torch.cuda import _gpu_trace
-
-        torch._C._activate_gpu_trace()
-        _gpu_trace.register_callback_for_memory_allocation(self._note_allocation)
-        _gpu_trace.register_callback_for_memory_deallocation(self._note_free)
-
-    def _note_allocation(self, address: int) -> None:
-        _allocated(address, _stream_of(_current_device()), self._places.number())
-
-    def _note_free(self, address: int) -> None:
-        _freed(address, self._places.number())
+        self._found: dict[tuple, list] = {}  # by places and streams: the first race, the most bytes, and how often
 
     def place(self) -> int:
         """Returns the number of the line of the program that runs."""
@@ -122,34 +103,44 @@ class Races:
         devices = {tensor.get_device() for tensor in tensors}
         for device in devices:
             on_device = tensors if len(devices) == 1 else [one for one in tensors if one.get_device() == device]
-            firsts = [tensor.data_ptr() for tensor in on_device]
-            ranges = array("Q", [first - tensor.storage_offset() * tensor.element_size() if first else 0
-                                 for first, tensor in zip(firsts, on_device)])
-            ranges.extend(firsts)
+            ranges = array("Q", map(Tensor.data_ptr, on_device))
             ranges.extend(map(extent, on_device))
-            if _used(ranges.buffer_info()[0], len(firsts), _stream_of(device), place) > 0:
+            if _used(ranges.buffer_info()[0], len(on_device), _stream_of(device), place) > 0:
                 self._take()
 
     def _take(self) -> None:
         race = Race()
         while _take(ctypes.byref(race)) == 1:
-            told = self._describe(race)
-            key = tuple(value for name, value in told.items() if name != "bytes")
-            known = self._found.setdefault(key, told | {"times": 0})
-            known["times"] += 1
-            known["bytes"] = max(known["bytes"], race.bytes)
+            key = race.device, race.used_at, race.freed_at, race.reused_at, race.used_on, race.reused_on
+            known = self._found.setdefault(key, [Race.from_buffer_copy(race), 0, 0])
+            known[1] = max(known[1], race.bytes)
+            known[2] += 1
 
-    def _describe(self, race: Race) -> dict[str, Any]:
-        places = {name: self._places.text(getattr(race, name)) for name, _ in Race._fields_ if name.endswith("_at")}
-        streams = {name: self._name_of(getattr(race, name) or 0) for name in ("allocated_for", "used_on", "reused_on")}
-        missing = "wait" if race.used_on == race.allocated_for else "record_stream"
-        return {"bytes": race.bytes, "missing": missing} | places | streams
+    def report(self, traces: list[list[dict]]) -> list[dict[str, Any]]:
+        """Returns the races, in the order in which they were found. `traces` are the histories of the devices, each empty if it does
+        not have all allocations."""
+        allocations = [[entry for entry in trace if entry["action"] == "alloc"] for trace in traces]
+        streams: dict[int, str] = {}
+        return [self._describe(race, most, times, allocations[race.device], streams)
+                for race, most, times in self._found.values()]
 
-    def _name_of(self, stream: int) -> str:
-        if stream == 0:
-            return "the default stream"
-        return self._streams.setdefault(stream, f"stream {len(self._streams) + 1}")
+    def _describe(self, race: Race, most: int, times: int, allocations: list[dict], streams: dict[int, str]) -> dict[str, Any]:
+        """Returns what the report tells of a race. `streams` has the names that were given so far."""
 
-    def report(self) -> list[dict[str, Any]]:
-        """The races, in the order in which they were found."""
-        return list(self._found.values())
+        def name_of(stream: int | None) -> str:
+            return streams.setdefault(stream, f"stream {len(streams) + 1}") if stream else "the default stream"
+
+        made, made_again = ((allocations[number] if number < len(allocations) else None)
+                            for number in (race.allocation, race.reallocation))
+        is_own = made is not None and made["stream"] == (race.used_on or 0)
+        return {"bytes": most, "times": times, "missing": "wait" if is_own else "record_stream",
+                "used_on": name_of(race.used_on), "reused_on": name_of(race.reused_on),
+                "allocated_for": made and name_of(made["stream"]), "allocated_at": made and place_of(made),
+                "used_at": self._places.text(race.used_at), "freed_at": shortened(race.freed_at.decode()),
+                "reallocated_at": made_again and place_of(made_again), "reused_at": self._places.text(race.reused_at)}
+
+
+def shortened(line: str) -> str | None:
+    """Returns "train.py:8 in step" for "/home/me/train.py:8 in step"; None for a line that is not known."""
+    path, colon, rest = line.rpartition(":")
+    return f"{short_path(path)}:{rest}" if colon else None
