@@ -62,7 +62,7 @@ void cachalot_sim_report_memory(void* start, std::int64_t change, std::size_t al
   if (report != nullptr) report(start, change, allocated, reserved, device);
 }
 
-// Without races, or where PyTorch's own profiler is on, the answer is PyTorch's.
+// The answer is PyTorch's own unless races are watched, for which cachalot's adapter must report.
 bool cachalot_sim_is_memory_profiled() {
   static auto* const is_on = own_function<bool()>(kIsOn);
   return finds_races() || (is_on != nullptr && is_on());

@@ -103,8 +103,14 @@ list(FILTER nccl INCLUDE REGEX "^nccl")
 list(TRANSFORM nccl PREPEND p)
 require_defined("NCCL under its second names" 60 ${nccl})
 
+# Of PyTorch, those of pytorch_memory.cpp alone.
+set(pytorch ${defined})
+list(FILTER pytorch INCLUDE REGEX "^_Z")
+require_same("PyTorch's functions"
+  "_ZN3c1022memoryProfilingEnabledEv;_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE" "${pytorch}")
+
 foreach(name IN LISTS defined)
-  if(NOT name MATCHES "^(cu|__cuda|p?nccl[A-Z]|nvml[A-Z]|cachalot_sim_)|^(dlm?open|dlsym|_exit|_Exit|kill|killpg)$")
+  if(NOT name MATCHES "^(cu|__cuda|p?nccl[A-Z]|nvml[A-Z]|cachalot_sim_|_ZN3c10)|^(dlm?open|dlsym|_exit|_Exit|kill|killpg)$")
     message(FATAL_ERROR "the simulator exports ${name}")
   endif()
 endforeach()

@@ -155,15 +155,15 @@ typedef struct cachalot_sim_race {
 #define CACHALOT_SIM_PLACE_OF_NCCL 0xffffffffu
 
 /** Notes that an allocator has given an owner a block of a device's memory. With races:1 of
-    CACHALOT_SIM; otherwise nothing happens. Blocks of PyTorch's allocators are noted by themselves. */
+    CACHALOT_SIM; otherwise nothing happens. The simulator itself notes PyTorch's blocks. */
 CACHALOT_SIMULATOR_API int cachalot_sim_block_allocated(int device, uint64_t start, uint64_t bytes);
 
 /** Notes that the block's owner has freed it, whenever its memory can be used again. */
 CACHALOT_SIMULATOR_API int cachalot_sim_block_freed(uint64_t start);
 
-/** Notes that the work which a stream got last uses `count` ranges of blocks: `ranges` has all their
-    addresses, and then their sizes. Ranges in no block are left out, and so is work that is captured
-    into a graph.
+/** Notes that the work which a stream got last uses `count` ranges of blocks: `ranges` has all
+    their addresses, and then their sizes. Ranges in no block are left out, and so is work that is
+    captured into a graph.
     Returns the number of races found and not yet taken, or -1 if there is no such stream. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_blocks_used(const uint64_t* ranges, uint64_t count,
                                                         struct CUstream_st* stream, uint32_t place);

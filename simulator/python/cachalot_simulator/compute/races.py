@@ -125,7 +125,7 @@ class Races:
                 for race, most, times in self._found.values()]
 
     def _describe(self, race: Race, most: int, times: int, allocations: list[dict], streams: dict[int, str]) -> dict[str, Any]:
-        """Returns what the report tells of a race. `streams` has the names that were given so far."""
+        """Returns a race for the report. `streams` has the names that were given so far."""
 
         def name_of(stream: int | None) -> str:
             return streams.setdefault(stream, f"stream {len(streams) + 1}") if stream else "the default stream"
