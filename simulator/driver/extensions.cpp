@@ -205,6 +205,10 @@ std::int64_t cachalot_sim_blocks_used(const std::uint64_t* ranges, std::uint64_t
   });
 }
 
+std::int64_t cachalot_sim_blocks_noted() {
+  return figure([](Process& process) { return process.uses().races().blocks(); });
+}
+
 int cachalot_sim_take_race(cachalot_sim_race* race) {
   std::optional<cachalot_sim_race> taken;
   guarded([&](Process& process) { taken = process.uses().races().take(); });

@@ -1,5 +1,5 @@
 // Learns of the blocks of PyTorch's allocators. libc10_cuda, and cachalot's adapter, report each block that they allocate or free to
-// PyTorch's memory profiler, a function of libc10: where this library is preloaded, the reports come here first.
+// PyTorch's memory profiler, a function of libc10: where this library is preloaded, this library gets the reports first.
 //
 // PyTorch has hooks in Python for this (torch.cuda._gpu_trace). They would clear the exception that Python is raising when a
 // block is freed, such as that which ends the recomputation of an activation checkpoint (PyTorch 2.11).

@@ -371,8 +371,7 @@ class Exchanging {
   }
   void note_uses(Process& process, StreamState& stream) const {
     const auto note = [&](const void* start, std::size_t bytes) {
-      process.uses().races().used({reinterpret_cast<Address>(start), bytes}, stream, stream_,
-                                  CACHALOT_SIM_PLACE_OF_NCCL);
+      process.uses().races().used_by(call_.name, {reinterpret_cast<Address>(start), bytes}, stream, stream_);
     };
     if (!plan_.targets.empty()) note(call_.from, given_bytes());
     if (!plan_.sources.empty()) note(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);

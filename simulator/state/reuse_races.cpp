@@ -20,6 +20,7 @@ void ReuseRaces::allocated(int device, const AddressRange& range) {
   freed(range.address);  // one whose end was not told
   Block block{.bytes = range.bytes, .device = device, .number = allocations_[device]++, .uses = {}};
   blocks_.emplace(range.address, std::move(block));
+  ++blocks_so_far_;
 }
 
 // The line is found for blocks that several streams have used: others can race only with a stream that does not wait for theirs, and a
@@ -29,7 +30,7 @@ void ReuseRaces::freed(Address start) {
   if (found == blocks_.end()) return;
   const std::vector<Use>& uses = found->second.uses;
   const auto is_of_first = [&](const Use& use) { return use.stream == uses.front().stream; };
-  const char* const at = std::ranges::all_of(uses, is_of_first) ? "" : lines_.insert(line_in_python()).first->c_str();
+  const char* const at = std::ranges::all_of(uses, is_of_first) ? "" : line_or("");
   const auto end = std::make_shared<const Freed>(Freed{found->second.number, at});
   for (const Use& use : uses) {
     past_.for_each_filled(use.range.address, use.range.bytes, [&](const auto&, std::vector<PastUse>& past) {
@@ -39,25 +40,40 @@ void ReuseRaces::freed(Address start) {
   blocks_.erase(found);
 }
 
-ReuseRaces::Blocks::const_iterator ReuseRaces::find(const AddressRange& range) const {
+// Returns the line of Python that runs, or the text where there is none; it lasts as long as this.
+const char* ReuseRaces::line_or(const char* text) {
+  const std::string line = line_in_python();
+  return line.empty() ? text : lines_.insert(line).first->c_str();
+}
+
+ReuseRaces::Blocks::iterator ReuseRaces::find(const AddressRange& range) {
   const auto behind = blocks_.upper_bound(range.address);
   if (behind == blocks_.begin()) return blocks_.end();
   const auto at = std::prev(behind);
   return contains({at->first, at->second.bytes}, range) ? at : blocks_.end();
 }
 
-std::optional<int> ReuseRaces::device_of(const AddressRange& range) const {
+std::optional<int> ReuseRaces::device_of(const AddressRange& range) {
   const auto at = find(range);
   return at == blocks_.end() ? std::nullopt : std::optional(at->second.device);
 }
 
 void ReuseRaces::used(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at) {
-  const auto found = find(range);
-  if (found == blocks_.end() || range.bytes == 0 || stream.capture) return;
-  Block& block = blocks_.at(found->first);
-  const Use use{range, stream.order.number, order_.launched(stream.order), handle, at};
-  check(block, use, stream.order);
-  add(block, use);
+  note(find(range), {.range = range, .handle = handle, .at = at}, stream);
+}
+
+void ReuseRaces::used_by(const char* call, const AddressRange& range, StreamState& stream, CUstream_st* handle) {
+  const auto block = find(range);
+  if (block == blocks_.end() || stream.capture) return;  // a line is not found for nothing
+  note(block, {.range = range, .handle = handle, .line = line_or(call)}, stream);
+}
+
+void ReuseRaces::note(Blocks::iterator block, Use use, StreamState& stream) {
+  if (block == blocks_.end() || use.range.bytes == 0 || stream.capture) return;
+  use.stream = stream.order.number;
+  use.launch = order_.launched(stream.order);
+  check(block->second, use, stream.order);
+  add(block->second, use);
 }
 
 // Reports uses by earlier blocks that are not ordered before this use. Memory that the block has used once is its own from then on:
@@ -71,13 +87,16 @@ void ReuseRaces::check(const Block& block, const Use& use, const StreamOrder& or
                                    .allocation = past.freed->number,
                                    .reallocation = block.number,
                                    .freed_at = past.freed->at,
+                                   .used_line = past.use.line,
+                                   .reused_line = use.line,
                                    .used_on = past.use.handle,
                                    .reused_on = use.handle,
                                    .used_at = past.use.at,
                                    .reused_at = use.at,
                                    .device = block.device};
       const auto is_it = [&](const cachalot_sim_race& other) {
-        return other.used_at == race.used_at && other.allocation == race.allocation && other.used_on == race.used_on;
+        return other.used_at == race.used_at && other.used_line == race.used_line &&
+               other.allocation == race.allocation && other.used_on == race.used_on;
       };
       if (std::none_of(races_.begin() + known, races_.end(), is_it)) races_.push_back(race);
     }

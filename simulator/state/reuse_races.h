@@ -40,12 +40,16 @@ class ReuseRaces {
   // The owner of the block at this address has given it back. Nothing happens if no block is known to begin there.
   void freed(Address start);
   // Returns the device of the block that has the range; nullopt if no block is known that has it.
-  std::optional<int> device_of(const AddressRange& range) const;
+  std::optional<int> device_of(const AddressRange& range);
   // Work that the stream was given last uses the range, of a block.
   void used(const AddressRange& range, StreamState& stream, CUstream_st* handle, Place at);
+  // Likewise a call of the program, at the line of Python that it runs.
+  void used_by(const char* call, const AddressRange& range, StreamState& stream, CUstream_st* handle);
   // The memory has gone back to the device, which was done with it.
   void forget(const AddressRange& range) { past_.erase(range.address, range.bytes); }
 
+  // Returns the number of blocks so far.
+  std::uint64_t blocks() const { return blocks_so_far_; }
   // Returns how many races were found that are not taken yet.
   std::size_t found() const { return races_.size(); }
   // Returns a race that was found, which is forgotten; the earliest first.
@@ -59,6 +63,7 @@ class ReuseRaces {
     std::uint64_t launch = 0;
     CUstream_st* handle = nullptr;
     Place at = 0;
+    const char* line = "";  // instead of the place, if it is not empty
   };
   struct Block {
     std::size_t bytes = 0;
@@ -78,7 +83,9 @@ class ReuseRaces {
   };
   using Blocks = std::map<Address, Block>;
 
-  Blocks::const_iterator find(const AddressRange& range) const;
+  Blocks::iterator find(const AddressRange& range);
+  const char* line_or(const char* text);
+  void note(Blocks::iterator block, Use use, StreamState& stream);
   static void add(Block& block, const Use& use);
   void check(const Block& block, const Use& use, const StreamOrder& order);
 
@@ -87,6 +94,7 @@ class ReuseRaces {
   LaunchOrder& order_;
   Blocks blocks_;                             // by their starts
   std::map<int, std::uint64_t> allocations_;  // by device
+  std::uint64_t blocks_so_far_ = 0;
   std::set<std::string> lines_;
   IntervalMap<std::vector<PastUse>> past_;
   std::deque<cachalot_sim_race> races_;

@@ -66,7 +66,16 @@ void UseChecks::check(const char* call, StreamState& stream, const void* to, con
   });
 }
 
+void UseChecks::add_for_races(const char* call, StreamState& stream, const void* start, std::size_t bytes) {
+  if (!devices_.hold(start)) return;
+  CUstream_st* const handle = &stream == &devices_.at(stream.device).legacy_stream ? nullptr : Streams::handle(stream);
+  races_.used_by(call, {reinterpret_cast<Address>(start), bytes}, stream, handle);
+}
+
 void UseChecks::add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  if (config_.finds_races) {
+    for (const void* const start : {static_cast<const void*>(to), from}) add_for_races(call, stream, start, bytes);
+  }
   if (!watch_.is_on() || stream.capture) return;
   const CallStack stack = CallStack::capture();
   const std::uint64_t launch = launches_.launched(stream.order);

@@ -12,6 +12,7 @@
 #include "cachalot/device.h"
 #include "simulator/base/lock.h"
 #include "simulator/base/watch.h"
+#include "simulator/models/config.h"
 #include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
 #include "simulator/state/launch_order.h"
@@ -57,8 +58,10 @@ class MemoryUses {
 
 class UseChecks {
  public:
-  UseChecks(Watch& watch, LaunchOrder& launches, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
-      : watch_(watch),
+  UseChecks(const Config& config, Watch& watch, LaunchOrder& launches, HostMemory& host_memory, Devices& devices,
+            ImplicitOrder& order)
+      : config_(config),
+        watch_(watch),
         launches_(launches),
         uses_(launches),
         races_(launches),
@@ -83,11 +86,13 @@ class UseChecks {
   void forget(const AddressRange& range) CACHALOT_LOCKED;
 
  private:
+  void add_for_races(const char* call, StreamState& stream, const void* start, std::size_t bytes) CACHALOT_LOCKED;
   bool lasts(const void* start, std::size_t bytes) const CACHALOT_LOCKED;
   template <typename Visit>
   void for_each(const StreamState& stream, const void* to, const void* from, std::size_t bytes,
                 Visit&& visit) CACHALOT_LOCKED;
 
+  const Config& config_;
   Watch& watch_ CACHALOT_UNDER_LOCK;
   LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   MemoryUses uses_ CACHALOT_UNDER_LOCK;  // while the watch is on

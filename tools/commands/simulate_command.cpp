@@ -109,7 +109,7 @@ class SimulateCommand : public Command {
     }
     const Simulation simulation = simulate(options);
     std::fflush(stdout);
-    const Section report = report_of(simulation, {.verbose = verbose_, .frames = frames()});
+    const Section report = report_of(simulation, {.verbose = verbose_, .frames = frames(), .races = options.races});
     tell("\n" + text_of(report, styles.err));
     if (!json_.empty()) write_output(json_, "--json", to_json(simulation) + "\n");
     if (!html_.empty()) write_html(simulation, report);

@@ -158,19 +158,20 @@ std::vector<Card> known_cards(const simulator::ContextCharge& context, const sim
 struct SimulationReportOptions {
   bool verbose = false;          // also the calls of the driver, and a row for each GPU
   std::optional<Frames> frames;  // the tree of calls that made the peak, instead of lines
+  bool races = false;            // they were watched
 };
 
 // Returns the report for people. Its first line says how a program ended that failed or was ended, and that it is therefore
 // unknown whether it fits, unless memory ran out. Then for each process and device: the peaks of memory used and reserved, the
 // place of the peak, what held the memory then and what it was for, and whether it fits. Where CUDA's rules were watched,
-// each process's breaches follow, with their stacks.
+// each process's breaches follow, with their stacks; likewise its races.
 Section report_of(const Simulation& simulation, const SimulationReportOptions& options);
 
 // A section of the report on one process or device. It is for people: programs get the reports of the processes.
 inline Section section_of(std::string title) { return Section(std::move(title), 13); }
 
 // Adds what a process did against CUDA's rules, and its races, where they were watched.
-void add_rules(Section& root, const ProcessReport& report);
+void add_rules(Section& root, const ProcessReport& report, bool has_watched_races);
 
 // Returns the simulation as a JSON object on one line without the newline: exit_code, ending and
 // processes, each with process, driver, torch (null without PyTorch) and cards (empty where it is not known on which GPUs it

@@ -621,7 +621,7 @@ Section report_of(const Simulation& simulation, const SimulationReportOptions& o
                        .is_wrapped = false});
   root.add(std::move(processes));
   for (const ProcessReport& report : simulation.processes) {
-    add_rules(root, report);
+    add_rules(root, report, options.races);
   }
   return root;
 }

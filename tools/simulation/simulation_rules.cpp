@@ -71,18 +71,22 @@ void add_race(Section& section, const json& race) {
 }
 
 void add_races(Section& root, const ProcessReport& report) {
-  if (report.torch.is_null() || report.torch.at("races").is_null()) return;
+  if (!uses_a_device(report.driver)) return;
   Section section = section_of(fmt::format("memory races in process {}", report.process));
-  for (const json& race : report.torch.at("races")) add_race(section, race);
-  if (!has_races(report.torch)) section.add_line("race", "none", Mood::good);
+  if (report.torch.is_null() || report.torch.at("races").is_null()) {
+    section.add_line("race", "unknown: no allocator of PyTorch told of its blocks", Mood::bad);
+  } else {
+    for (const json& race : report.torch.at("races")) add_race(section, race);
+    if (!has_races(report.torch)) section.add_line("race", "none", Mood::good);
+  }
   root.add(std::move(section));
 }
 
 }  // namespace
 
-void add_rules(Section& root, const ProcessReport& report) {
+void add_rules(Section& root, const ProcessReport& report, bool has_watched_races) {
   add_breaches(root, report);
-  add_races(root, report);
+  if (has_watched_races) add_races(root, report);
 }
 
 }  // namespace cachalot::tools

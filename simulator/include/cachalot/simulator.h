@@ -144,15 +144,15 @@ typedef struct cachalot_sim_race {
   uint64_t allocation;           /**< of the earlier block, counted on its device from 0 on */
   uint64_t reallocation;         /**< of the next block, likewise */
   const char* freed_at;          /**< the line of Python that freed the earlier block, or "" */
+  const char* used_line;         /**< instead of used_at, if it is not empty: a line of Python that
+                                      called NCCL or copied, or the name of the call */
+  const char* reused_line;       /**< likewise, instead of reused_at */
   struct CUstream_st* used_on;   /**< the stream of the earlier work */
   struct CUstream_st* reused_on; /**< the stream of the later use */
   uint32_t used_at;              /**< the place of the earlier work */
   uint32_t reused_at;            /**< the place of the later use */
   int32_t device;
 } cachalot_sim_race;
-
-/** The place of a use by NCCL. */
-#define CACHALOT_SIM_PLACE_OF_NCCL 0xffffffffu
 
 /** Notes that an allocator has given an owner a block of a device's memory. With races:1 of
     CACHALOT_SIM; otherwise nothing happens. The simulator itself notes PyTorch's blocks. */
@@ -167,6 +167,9 @@ CACHALOT_SIMULATOR_API int cachalot_sim_block_freed(uint64_t start);
     Returns the number of races found and not yet taken, or -1 if there is no such stream. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_blocks_used(const uint64_t* ranges, uint64_t count,
                                                         struct CUstream_st* stream, uint32_t place);
+
+/** Returns the number of blocks that were noted so far, or -1 if there is no device. */
+CACHALOT_SIMULATOR_API int64_t cachalot_sim_blocks_noted(void);
 
 /** Takes the earliest race that is not taken yet. Returns 1, or 0 if there is no such race. */
 CACHALOT_SIMULATOR_API int cachalot_sim_take_race(cachalot_sim_race* race);

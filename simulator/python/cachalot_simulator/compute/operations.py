@@ -203,7 +203,8 @@ def is_defined(name: str) -> bool:
 def is_composite(name: str) -> bool:
     """Returns whether an operation consists of others, on every device. Without autograd, as in inference mode, they reach the
     key."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(name, "CompositeImplicitAutograd") and not has(name, "CUDA")
 
 
 def is_unseen(name: str) -> bool:
@@ -356,22 +357,32 @@ def noted(operator: Operator, races: Races) -> Any:
     if operator.signature.name in UNINITIALIZED:  # no kernel
         return run
     first = int(operator.signature.name in LIKE)
-    waits = isinstance(operator, (Copy, HostRead, Sized))  # perhaps for its kernels, whose memory is noted before
+    read_early = read_early_by(operator)
 
     def run_and_note(*args: Any, **kwargs: Any) -> Any:
         place = races.place()
-        if waits:
-            with _without_modes(), _without_functions():
-                races.note(place, *args[first:], *kwargs.values())
+        with _without_modes(), _without_functions():
+            values = tensors_in(*args[first:], *kwargs.values())
+            early = read_early(values)
+            races.note(place, early)
         result = run(*args, **kwargs)
         with _without_modes(), _without_functions():
-            if waits:
-                races.note(place, result)
-            else:
-                races.note(place, *args[first:], *kwargs.values(), result)
+            late = values if not early else [] if early is values else [one for one in values if not result_sizes.is_mask(one)]
+            races.note(place, late, result)
         return result
 
     return run_and_note
+
+
+def read_early_by(operator: Operator) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Returns a function that selects, of the tensors of a call, those that no kernel reads after the operation has waited itself."""
+    if isinstance(operator, (Copy, HostRead)):
+        return lambda values: values
+    if not isinstance(operator, Sized) or operator.signature.name in result_sizes.READ_TWICE:
+        return lambda values: []
+    if result_sizes.is_index(operator.signature.name) or operator.signature.name in result_sizes.STEERING:
+        return lambda values: list(filter(result_sizes.is_mask, values))
+    return lambda values: values
 
 
 class Function(Operator):

@@ -25,10 +25,11 @@ _library = ctypes.PyDLL(None)  # these calls are short: they keep the GIL
 _used = _library.cachalot_sim_blocks_used
 _used.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32)
 _used.restype = ctypes.c_int64
+_noted = _library.cachalot_sim_blocks_noted
+_noted.restype = ctypes.c_int64
 _take = _library.cachalot_sim_take_race
 _stream_of = torch._C._cuda_getCurrentRawStream
 
-NCCL = 0xFFFFFFFF  # the place of a use by NCCL, as the simulator numbers it
 OUTSIDE = "outside Python code (for example, a backward pass)"
 
 
@@ -36,7 +37,7 @@ class Race(ctypes.Structure):
     """A cachalot_sim_race, as cachalot/simulator.h describes it."""
 
     _fields_ = [("bytes", ctypes.c_uint64), ("allocation", ctypes.c_uint64), ("reallocation", ctypes.c_uint64),
-                ("freed_at", ctypes.c_char_p), ("used_on", ctypes.c_void_p), ("reused_on", ctypes.c_void_p),
+                ("freed_at", ctypes.c_char_p), ("used_line", ctypes.c_char_p), ("reused_line", ctypes.c_char_p), ("used_on", ctypes.c_void_p), ("reused_on", ctypes.c_void_p),
                 ("used_at", ctypes.c_uint32), ("reused_at", ctypes.c_uint32), ("device", ctypes.c_int32)]
 
 
@@ -80,8 +81,6 @@ class Places:
 
     def text(self, number: int) -> str:
         """Returns "train.py:42 in step" for a number."""
-        if number == NCCL:
-            return "NCCL"
         line = self._lines[number]
         return OUTSIDE if line is None else place_of_frame(line[0].co_filename, line[1], line[0].co_name)
 
@@ -111,20 +110,28 @@ class Races:
     def _take(self) -> None:
         race = Race()
         while _take(ctypes.byref(race)) == 1:
-            key = race.device, race.used_at, race.freed_at, race.reused_at, race.used_on, race.reused_on
+            key = (race.device, race.used_at, race.used_line, race.freed_at, race.reused_at, race.reused_line, race.used_on,
+                   race.reused_on)
             known = self._found.setdefault(key, [Race.from_buffer_copy(race), 0, 0])
             known[1] = max(known[1], race.bytes)
             known[2] += 1
 
-    def report(self, traces: list[list[dict]]) -> list[dict[str, Any]]:
-        """Returns the races, in the order in which they were found. `traces` are the histories of the devices, each empty if it does
-        not have all allocations."""
+    def report(self, traces: list[list[dict]]) -> list[dict[str, Any]] | None:
+        """Returns the races, in the order in which they were found; None if PyTorch's allocator did not tell of its blocks. `traces` are
+        the histories of the devices, each empty if it does not have all allocations."""
+        if _noted() <= 0:
+            return None
+        self._take()
         allocations = [[entry for entry in trace if entry["action"] == "alloc"] for trace in traces]
         streams: dict[int, str] = {}
-        return [self._describe(race, most, times, allocations[race.device], streams)
-                for race, most, times in self._found.values()]
+        told: dict[tuple, dict[str, Any]] = {}
+        for race, most, times in self._found.values():
+            described = self._describe(race, allocations[race.device], streams)
+            first = told.setdefault(tuple(described.values()), described | {"bytes": 0, "times": 0})
+            first["bytes"], first["times"] = max(first["bytes"], most), first["times"] + times
+        return list(told.values())
 
-    def _describe(self, race: Race, most: int, times: int, allocations: list[dict], streams: dict[int, str]) -> dict[str, Any]:
+    def _describe(self, race: Race, allocations: list[dict], streams: dict[int, str]) -> dict[str, Any]:
         """Returns a race for the report. `streams` has the names that were given so far."""
 
         def name_of(stream: int | None) -> str:
@@ -133,14 +140,14 @@ class Races:
         made, made_again = ((allocations[number] if number < len(allocations) else None)
                             for number in (race.allocation, race.reallocation))
         is_own = made is not None and made["stream"] == (race.used_on or 0)
-        return {"bytes": most, "times": times, "missing": "wait" if is_own else "record_stream",
+        return {"missing": "wait" if is_own else "record_stream",
                 "used_on": name_of(race.used_on), "reused_on": name_of(race.reused_on),
                 "allocated_for": made and name_of(made["stream"]), "allocated_at": made and place_of(made),
-                "used_at": self._places.text(race.used_at), "freed_at": shortened(race.freed_at.decode()),
-                "reallocated_at": made_again and place_of(made_again), "reused_at": self._places.text(race.reused_at)}
+                "used_at": shortened(race.used_line) or self._places.text(race.used_at), "freed_at": shortened(race.freed_at),
+                "reallocated_at": made_again and place_of(made_again), "reused_at": shortened(race.reused_line) or self._places.text(race.reused_at)}
 
 
-def shortened(line: str) -> str | None:
-    """Returns "train.py:8 in step" for "/home/me/train.py:8 in step"; None for a line that is not known."""
-    path, colon, rest = line.rpartition(":")
-    return f"{short_path(path)}:{rest}" if colon else None
+def shortened(line: bytes) -> str | None:
+    """Returns "train.py:8 in step" for "/home/me/train.py:8 in step", and a name of a call as it is; None for a line that is not known."""
+    path, colon, rest = line.decode().rpartition(":")
+    return f"{short_path(path)}:{rest}" if colon else rest or None
