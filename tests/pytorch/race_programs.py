@@ -6,6 +6,7 @@ block's.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 
@@ -308,6 +309,38 @@ def bad_attention() -> None:
     del y
 
 
+def bad_mask_selects() -> None:  # the host waits for the count, and only then x is read
+    x = floats()
+    mask = x > 0.5
+    fork()
+    with torch.cuda.stream(side):
+        y = x[mask]
+    del x
+    floats()
+    del y
+
+
+def bad_composite_with_a_kernel() -> None:
+    x = floats().view(1024, 1024)
+    fork()
+    with torch.cuda.stream(side):
+        y = F.rms_norm(x, (1024,))
+    del x
+    floats()
+    del y
+
+
+def bad_copy_by_a_call_of_cuda() -> None:
+    x, to = floats(), floats()
+    fork()
+    cuda = ctypes.CDLL("libcudart.so.13")
+    copied = cuda.cudaMemcpyAsync(*map(ctypes.c_void_p, (to.data_ptr(), x.data_ptr(), BYTES)), 3, ctypes.c_void_p(side.cuda_stream))
+    assert copied == 0
+    del x
+    floats()
+    del to
+
+
 def bad_optimizer_steps_on_a_side_stream() -> None:
     weight = floats().requires_grad_()
     weight.grad = floats()
@@ -460,6 +493,16 @@ def ok_host_reads_a_value() -> None:
         x.sum().item()
     del x
     floats()
+
+
+def ok_operation_waits_at_its_end() -> None:
+    x = floats(BYTES // 16)
+    fork()
+    with torch.cuda.stream(side):
+        y = x.unique()
+    del x
+    floats(BYTES // 16)
+    del y
 
 
 def ok_copy_to_pageable_memory() -> None:

@@ -354,35 +354,26 @@ class Operator:
 def noted(operator: Operator, races: Races) -> Any:
     """Returns a function that runs an operation, and notes the memory that its kernels use."""
     run = operator.run
-    if operator.signature.name in UNINITIALIZED:  # no kernel
+    name = operator.signature.name
+    if name in UNINITIALIZED:  # no kernel
         return run
-    first = int(operator.signature.name in LIKE)
-    read_early = read_early_by(operator)
+    first = int(name in LIKE)
+    waits = isinstance(operator, (Copy, HostRead)) or name in result_sizes.DISTINCT  # at its end, perhaps: its kernels are done then
 
     def run_and_note(*args: Any, **kwargs: Any) -> Any:
         place = races.place()
-        with _without_modes(), _without_functions():
-            values = tensors_in(*args[first:], *kwargs.values())
-            early = read_early(values)
-            races.note(place, early)
+        if waits:
+            with _without_modes(), _without_functions():
+                races.note(place, *args[first:], *kwargs.values())
         result = run(*args, **kwargs)
         with _without_modes(), _without_functions():
-            late = values if not early else [] if early is values else [one for one in values if not result_sizes.is_mask(one)]
-            races.note(place, late, result)
+            if waits:
+                races.note(place, result)
+            else:
+                races.note(place, *args[first:], *kwargs.values(), result)
         return result
 
     return run_and_note
-
-
-def read_early_by(operator: Operator) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Returns a function that selects, of the tensors of a call, those that no kernel reads after the operation has waited itself."""
-    if isinstance(operator, (Copy, HostRead)):
-        return lambda values: values
-    if not isinstance(operator, Sized) or operator.signature.name in result_sizes.READ_TWICE:
-        return lambda values: []
-    if result_sizes.is_index(operator.signature.name) or operator.signature.name in result_sizes.STEERING:
-        return lambda values: list(filter(result_sizes.is_mask, values))
-    return lambda values: values
 
 
 class Function(Operator):

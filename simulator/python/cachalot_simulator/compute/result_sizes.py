@@ -18,7 +18,6 @@ OTHERS = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_pu
           "aten::masked_scatter_backward", "aten::histc", "torchvision::nms", "torchvision::deform_conv2d", "aten::_coalesce",
           "aten::_to_sparse", "aten::_to_sparse_csr", "aten::_to_sparse_csc", "aten::_unique"}
 STEERING = {"aten::masked_select": 1, "aten::bincount": 0}  # the argument that the size follows from, where it is not all of them
-READ_TWICE = {"aten::nonzero", "aten::bincount", "aten::histc"}  # the second time after the host has read a number
 READ_BOUNDS = {"aten::bincount", "aten::histc"}  # they read the smallest and the largest value
 # They select inside, by operations that are seen: unique, nonzero, a number that is read.
 OF_OTHERS = {"aten::masked_scatter_backward", "aten::isin", "aten::linalg_matrix_exp", "aten::_nested_tensor_from_mask",
