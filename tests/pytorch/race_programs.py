@@ -341,6 +341,15 @@ def bad_copy_by_a_call_of_cuda() -> None:
     del to
 
 
+def bad_given_to_another_library() -> None:
+    x = floats()
+    fork()
+    with torch.cuda.stream(side):
+        assert x.__cuda_array_interface__["data"][0] == x.data_ptr()
+    del x
+    floats()
+
+
 def bad_optimizer_steps_on_a_side_stream() -> None:
     weight = floats().requires_grad_()
     weight.grad = floats()

@@ -74,7 +74,7 @@ void add_races(Section& root, const ProcessReport& report) {
   if (!uses_a_device(report.driver)) return;
   Section section = section_of(fmt::format("memory races in process {}", report.process));
   if (report.torch.is_null() || report.torch.at("races").is_null()) {
-    section.add_line("race", "unknown: no allocator of PyTorch told of its blocks", Mood::bad);
+    section.add_line("race", "unknown: no allocator of PyTorch reported its blocks", Mood::bad);
   } else {
     for (const json& race : report.torch.at("races")) add_race(section, race);
     if (!has_races(report.torch)) section.add_line("race", "none", Mood::good);

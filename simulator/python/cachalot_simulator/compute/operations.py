@@ -91,15 +91,19 @@ class Computing:
         torch.ops.load_library = load_and_register
         self._see_compiled_code()
         see_triton_kernels(self.note_launch)
-        see_exports()
+        see_exports(self.note_use)
         prepare_threads(see_this_thread)
         see_this_thread()
 
     def note_launch(self, arguments: tuple) -> None:
         """A kernel of Triton was launched."""
         self.is_compiled = True
+        self.note_use(*arguments)
+
+    def note_use(self, *values: Any) -> None:
+        """Notes that work which no operation launched uses the tensors in some values."""
         if self.races is not None:
-            self.races.note(self.races.place(), *arguments)
+            self.races.note(self.races.place(), *values)
 
     def _see_compiled_code(self) -> None:
         """Code of torch.compile makes its tensors by this function, past the dispatcher. Nothing computes them."""

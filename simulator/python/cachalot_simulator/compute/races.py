@@ -117,7 +117,7 @@ class Races:
             known[2] += 1
 
     def report(self, traces: list[list[dict]]) -> list[dict[str, Any]] | None:
-        """Returns the races, in the order in which they were found; None if PyTorch's allocator did not tell of its blocks. `traces` are
+        """Returns the races, in the order in which they were found; None if PyTorch's allocator did not report its blocks. `traces` are
         the histories of the devices, each empty if it does not have all allocations."""
         if _noted() <= 0:
             return None
