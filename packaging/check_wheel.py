@@ -59,6 +59,8 @@ def main() -> None:
         names = archive.namelist()
         problems += [f"there is no {pattern}" for pattern in EXPECTED if not any(re.fullmatch(pattern, name) for name in names)]
         problems += problems_of_adapters(arguments.adapters, names)
+        if "cachalot/SKILL.md" in names and archive.read("cachalot/SKILL.md") != (ROOT / "SKILL.md").read_bytes():
+            problems.append("cachalot/SKILL.md is not the repository's SKILL.md")
         archive.extractall(scratch)
         compiled = [name for name in names if is_elf(Path(scratch) / name)]
         for name in compiled:

@@ -76,7 +76,7 @@ function(cachalot_python_package)
   install(FILES ${c_library_headers} ${PROJECT_SOURCE_DIR}/pytorch/include/cachalot/enable_torch.h
     DESTINATION include/cachalot COMPONENT python EXCLUDE_FROM_ALL)
   if(DEFINED SKBUILD)
-    install(FILES ${package}/_version.py DESTINATION ${SKBUILD_PLATLIB_DIR}/cachalot COMPONENT python EXCLUDE_FROM_ALL)
+    install(FILES ${package}/_version.py ${PROJECT_SOURCE_DIR}/SKILL.md DESTINATION ${SKBUILD_PLATLIB_DIR}/cachalot COMPONENT python EXCLUDE_FROM_ALL)
     if(CACHALOT_ADAPTERS)
       install(DIRECTORY ${CACHALOT_ADAPTERS}/ DESTINATION prebuilt COMPONENT python EXCLUDE_FROM_ALL)
     else()

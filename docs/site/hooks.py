@@ -33,6 +33,7 @@ PAGES = {
     "CONTRIBUTING.md": "develop/contributing.md",
     "RELEASING.md": "develop/releasing.md",
     "SECURITY.md": "releases/security.md",
+    "SKILL.md": "tools/agents.md",
     "allocator/README.md": "develop/allocator.md",
     "bench/peers/README.md": "benchmarks/peers.md",
     "data/README.md": "develop/data.md",
@@ -46,12 +47,11 @@ PAGES = {
     "kernels/README.md": "reference/kernels.md",
     "pool/README.md": "guides/tensor-pools.md",
     "pytorch/README.md": "reference/pytorch.md",
-    "pytorch/cachalot/SKILL.md": "tools/agents.md",
     "simulator/README.md": "tools/simulator.md",
 } | {f"examples/{path.parent.name}/README.md": f"examples/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")}
 
 # Boosts in the search by the section of the navigation. A word in a title counts a thousand times as much as one in the text.
-BOOSTS = {"Get started": 2, "Guides": 2, "Tools": 2, "Reference": 2, "Examples": 0.5, "Releases": 0.1, "Develop": 0.1}
+BOOSTS = {"Get started": 2, "Answers": 2, "Guides": 2, "Tools": 2, "Reference": 2, "Examples": 0.5, "Releases": 0.1, "Develop": 0.1}
 BOOST_OF_DATA = 0.05
 BOOST_BESIDE_NAVIGATION = 0.002  # decisions and measurements: a title counts as much as a word in the text of a guide
 
