@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that the tables of the documentation list what the code has: options, variables, messages and command options;
-that the version is everywhere the same; and that docs/ has few pages.
+that the version is everywhere the same; and that docs/ has few pages, and answers of one screen.
 
     check_tables.py [--command build/dev/tools/cachalot]
 
@@ -25,10 +25,12 @@ TROUBLES = ROOT / "docs" / "guides" / "troubleshooting.md"
 TOOLS = ROOT / "docs" / "tools"
 RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
 MANUAL = ROOT / "tools" / "commands" / "help_command.cpp"
-SKILL = ROOT / "pytorch" / "cachalot" / "SKILL.md"
+SKILL = ROOT / "SKILL.md"
 FOLDERS = ("allocator", "c_api", "diagnostics", "kernels", "pool", "pytorch", "simulator", "tools")
-# The most pages under docs/, without decisions and measurements: what two pages would say is on the page of the tool or topic.
-MOST_PAGES = 55
+# The most pages under docs/, without answers, decisions and measurements: what two pages would say is on the page of the tool or topic.
+MOST_PAGES = 54
+ANSWERS = ROOT / "docs" / "answers"
+MOST_ANSWERS, MOST_LINES = 12, 45
 # Options of every command, which docs/tools/index.md has.
 COMMON = {"--color", "--help", "-h"}
 
@@ -89,8 +91,27 @@ def own_messages() -> list[str]:
 
 
 def check_pages() -> list[str]:
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name not in ("decisions", "measurements")]
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name not in ("answers", "decisions", "measurements")]
     return [f"docs/ has {len(pages)} pages, more than {MOST_PAGES}"] if len(pages) > MOST_PAGES else []
+
+
+def check_answers() -> list[str]:
+    """An answer is one screen: a question, a command with its output, a thread in which it was asked. README.md and the site link to it."""
+    pages = sorted(ANSWERS.glob("*.md"))
+    found = [f"docs/answers has {len(pages)} pages, more than {MOST_ANSWERS}"] if len(pages) > MOST_ANSWERS else []
+    readme, site = (ROOT / "README.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for page in pages:
+        text = page.read_text()
+        rules = (
+            (re.match(r"# .*\?\n", text), "does not begin with a question"),
+            (text.count("\n") <= MOST_LINES, f"has {text.count(chr(10))} lines, more than {MOST_LINES}"),
+            ("```console\n$ " in text, "has no command"),
+            (re.search(r"^Asked in \[[^\]]+\]\(https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+\)", text, re.MULTILINE), "names no thread"),
+            (f"(docs/answers/{page.name})" in readme, "is not linked in README.md"),
+            (f": answers/{page.name}\n" in site, "is not in mkdocs.yml"),
+        )
+        found += [f"docs/answers/{page.name} {problem}" for holds, problem in rules if not holds]
+    return found
 
 
 def check_version() -> list[str]:
@@ -162,7 +183,7 @@ def main() -> int:
     parser.add_argument("--command", type=Path)
     options = parser.parse_args()
     code = sources()
-    found = check_options() + check_settings() + check_variables(code) + check_messages(code) + check_version() + check_pages()
+    found = check_options() + check_settings() + check_variables(code) + check_messages(code) + check_version() + check_pages() + check_answers()
     if options.command:
         found += check_command(options.command) + check_skill(options.command, code)
     for line in found:

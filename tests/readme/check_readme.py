@@ -5,14 +5,17 @@
     check_readme.py … --print      print the outputs instead, for a document that is to be written again
 
 A block of ```console has commands, lines that begin with "$ ", each followed by what it prints on standard output and
-standard error, without blank lines at its ends. In the document, "…" as a line stands for any lines, and at the end of a line for the rest of it. A comment
-in front of the block may say
+standard error, without blank lines at its ends. In the document, "…" as a line stands for any lines, and at the end of a
+line for the rest of it. A comment in front of the block may say
 
     <!-- varies: REGULAR EXPRESSION -->   text that differs between machines or runs; it is not compared
     <!-- run by: FILE -->                 the block is not run here, but by a test in that file
 
-Commands run in one folder, in the document's order. There `cachalot` is --command, and `python` is --python over the
-simulated CUDA runtime, with the package of --plugin. Without --python, commands that need PyTorch are counted as skipped.
+and <!-- file: NAME --> in front of a block of any language writes the block into the file NAME, for the commands behind it.
+
+--document may be a folder of documents. Commands of a document run in one folder, in the document's order. There `cachalot`
+is --command, and `python` is --python over the simulated CUDA runtime, with the package of --plugin. Without --python,
+commands that need PyTorch are counted as skipped.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
@@ -36,6 +40,7 @@ class Block(NamedTuple):
     lines: list[str]
     varies: list[re.Pattern[str]]
     run_by: list[str]
+    file: str  # that it is written into, in place of being run
 
 
 class Command(NamedTuple):
@@ -49,9 +54,10 @@ class Command(NamedTuple):
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of ```console, each with the comments in front of it."""
+    """The blocks of ```console and those that are files, each with the comments in front of it."""
     varies: list[re.Pattern[str]] = []
     run_by: list[str] = []
+    file = ""
     block: Block | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if block and line.startswith("```"):
@@ -59,16 +65,18 @@ def blocks(text: str) -> Iterator[Block]:
             block = None
         elif block:
             block.lines.append(line)
-        elif line == "```console":
-            block = Block(number, [], varies, run_by)
-        elif found := re.fullmatch(r"<!-- (varies|run by): (.*) -->", line):
+        elif line == "```console" or file and line.startswith("```"):
+            block = Block(number, [], varies, run_by, file)
+        elif found := re.fullmatch(r"<!-- (varies|run by|file): (.*) -->", line):
             if found[1] == "varies":
                 varies = [*varies, re.compile(found[2])]
+            elif found[1] == "file":
+                file = found[2]
             else:
                 run_by = [*run_by, found[2]]
             continue
         if not block:
-            varies, run_by = [], []
+            varies, run_by, file = [], [], ""
 
 
 def commands(block: Block) -> list[Command]:
@@ -134,7 +142,7 @@ def prepare(folder: Path, options: argparse.Namespace) -> dict[str, str]:
         settings = {
             "CACHALOT_CACHE_DIR": options.plugin / "python" / "cache", "CACHALOT_COMMAND": options.command,
             "PYTHONPATH": options.plugin / "python", "LD_PRELOAD": simulator / "libcachalot_simulator.so",
-            "LD_LIBRARY_PATH": simulator / "driver", "CACHALOT_SIM": "gpu:t4",
+            "LD_LIBRARY_PATH": simulator / "driver", "CACHALOT_SIM": "${CACHALOT_SIM:-gpu:t4}",
         }
         words = " ".join(f'{name}="{value}"' for name, value in settings.items())
         write_program(programs / "python", f'{words} exec "{options.python}" -B "$@"')
@@ -166,32 +174,46 @@ def check(command: Command, actual: list[str]) -> bool:
     return False
 
 
+def check_document(document: Path, options: argparse.Namespace) -> Counter[str]:
+    """Runs the commands of a document; returns how many were run and skipped, and how many mistakes there are."""
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment = prepare(folder, options)
+        for block in blocks(document.read_text()):
+            counts["mistakes"] += sum(not is_file(block, file) for file in block.run_by)
+            if block.file:
+                (folder / block.file).write_text("\n".join(block.lines) + "\n")
+                continue
+            for command in [] if block.run_by else commands(block):
+                if NEEDS_PYTORCH.search(command.words) and not options.python:
+                    counts["skipped"] += 1
+                    continue
+                counts["run"] += 1
+                actual = output_of(command, folder, environment)
+                if options.print:
+                    print("\n".join([f"$ {command.words}", *actual]))
+                else:
+                    counts["mistakes"] += not check(command, actual)
+    return counts
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--document", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--document", type=Path, default=ROOT / "README.md", help="a document, or a folder of documents")
     parser.add_argument("--command", type=Path, required=True, help="the cachalot command")
     parser.add_argument("--python", type=Path, help="a Python that has PyTorch")
     parser.add_argument("--plugin", type=Path, help="the build folder that has the plug-in and the simulator")
     parser.add_argument("--print", action="store_true", help="print outputs and compare nothing")
     options = parser.parse_args()
-    failures = skipped = run = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        environment = prepare(folder, options)
-        for block in blocks(options.document.read_text()):
-            failures += sum(not is_file(block, file) for file in block.run_by)
-            for command in [] if block.run_by else commands(block):
-                if NEEDS_PYTORCH.search(command.words) and not options.python:
-                    skipped += 1
-                    continue
-                run += 1
-                actual = output_of(command, folder, environment)
-                if options.print:
-                    print("\n".join([f"$ {command.words}", *actual]))
-                else:
-                    failures += not check(command, actual)
-    print(f"check_readme.py: {run} commands, {failures} mistakes, {skipped} skipped without PyTorch")
-    return 1 if failures or run + skipped == 0 else 0
+    counts: Counter[str] = Counter()
+    documents = sorted(options.document.glob("*.md")) if options.document.is_dir() else [options.document]
+    for document in documents:
+        if len(documents) > 1:
+            print(document.name)
+        counts += check_document(document, options)
+    print(f"check_readme.py: {counts['run']} commands, {counts['mistakes']} mistakes, {counts['skipped']} skipped without PyTorch")
+    return 1 if counts["mistakes"] or counts["run"] + counts["skipped"] == 0 else 0
 
 
 if __name__ == "__main__":
