@@ -6,7 +6,8 @@
 # WHEEL: dist/*.whl unless given. PYTHON: one that has PyTorch, for the part that needs it, and is of the same minor version as
 # python3; unless given, or in $CACHALOT_PYTHON, that part is skipped. Its packages are used in place, nothing is installed there.
 # $CACHALOT_PYTHONS: further interpreters, for the part that runs with each Python of pyproject.toml; that part also finds
-# python3.10, python3.11 and so on on PATH, and names those that it did not find.
+# python3.10, python3.11 and so on on PATH and those of pyenv, and names those that it did not find. uvx and pipx are tried where
+# PATH has them.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
@@ -91,7 +92,7 @@ check "type information is marked" test -f "$(clean "$python" -c 'import cachalo
 # ---- each Python, with nothing but the wheel: as uvx and pipx use it ----
 interpreter() { # interpreter <minor version>: prints its path
   local each
-  for each in ${CACHALOT_PYTHONS:-} "python$1"; do
+  for each in ${CACHALOT_PYTHONS:-} "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
     if [[ $("$each" -c 'import ensurepip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) == "$1" ]]; then
       command -v "$each"
       return
@@ -133,6 +134,30 @@ PYTHON
   check "$minor: enable() without PyTorch says so" refuses "PyTorch cannot be imported" \
     clean "$bare/python" -W error -c 'import cachalot; cachalot.enable()'
 done
+
+# ---- tried without installing it: the command answers in ten seconds, in a fresh environment without PyTorch ----
+at_most_ten_seconds() { # at_most_ten_seconds <command…>: the command explains a snapshot; says how long it took
+  local began=${EPOCHREALTIME//[!0-9]/} took
+  says "layers.pickle" clean "$@" cachalot explain "$root/data/snapshots/layers.pickle"
+  took=$(((${EPOCHREALTIME//[!0-9]/} - began) / 1000))
+  echo "$took" >"$scratch/took"
+  [[ $took -le 10000 ]]
+}
+uvx=$(command -v uvx || true)
+pipx=$(command -v pipx || true)
+base=$("$python" -c 'import sys; print(sys.base_prefix)')/bin/python3
+try_once() { # try_once <name> <command…>
+  check "$1: an answer within ten seconds" at_most_ten_seconds "${@:2}"
+  echo "      $(($(cat "$scratch/took"))) ms, with the installation"
+}
+if [[ -n $uvx ]]; then try_once "uvx --from WHEEL" "$uvx" --offline --python "$base" --from "$wheel"; else echo "skipped: uvx (not on PATH)"; fi
+if [[ -n $pipx ]]; then
+  extra=(PIP_NO_INDEX=1)
+  try_once "pipx run --spec WHEEL" "$pipx" run --python "$base" --spec "$wheel"
+  extra=(NOTHING=)
+else
+  echo "skipped: pipx (not on PATH)"
+fi
 
 # ---- with PyTorch, on the simulated GPU ----
 if [[ -z $with_torch ]]; then

@@ -317,7 +317,7 @@ def test_a_bad_library_file_is_refused(package, damage, expected):
     [
         ("libfoo.so.3: cannot open shared object file: No such file or directory", "needs the library libfoo.so.3, which"),
         ("/lib/libc.so.6: version `GLIBC_2.28' not found (required by x)", "GLIBC_2.28 is older than it needs"),
-        ("x.so: invalid ELF header", "pip install --force-reinstall cachalot"),
+        ("x.so: invalid ELF header", "pip install --force-reinstall WHEEL"),
         ("x.so: something else", ""),
     ],
 )

@@ -25,7 +25,7 @@ class RunCommand : public Command {
         .summary = "Run a Python program with cachalot as PyTorch's GPU memory allocator",
         .details =
             "The same as python -m cachalot. It runs in $CACHALOT_PYTHON, else in the virtual environment's Python, "
-            "else in python3, which must have the cachalot package (pip install cachalot). The words may begin with "
+            "else in python3, which must have the cachalot package. The words may begin with "
             "the interpreter to use, as in: cachalot run python3.12 train.py. The exit code is the program's.",
         .examples = {{"With PyTorch's own policy, at less host time:", "cachalot run train.py --epochs 3"},
                      {"With the page heap, which holds less memory:", "cachalot run --config heap:pages train.py"},

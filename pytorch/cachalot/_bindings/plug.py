@@ -103,7 +103,7 @@ _CURES = (
     (
         r"version `(GLIBC\w*_[\d.]+|CXXABI_[\d.]+)' not found",
         "this system's {} is older than it needs; wheels are for glibc 2.28 and newer (docs/support_matrix.md); on older "
-        "systems build the package from source: pip install --no-binary cachalot cachalot",
+        "systems build the package from its source: pip install .",
     ),
     (
         r"([\w.+-]+\.so[\w.]*): cannot open shared object file",
@@ -111,7 +111,7 @@ _CURES = (
     ),
     (
         r"invalid ELF header|file too short|ELF load command|not a dynamic executable|wrong ELF class|cannot read file",
-        "the file is damaged or for another kind of processor: pip install --force-reinstall cachalot",
+        "the file is damaged or for another kind of processor: install its wheel again (pip install --force-reinstall WHEEL)",
     ),
 )
 

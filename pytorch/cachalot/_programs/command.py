@@ -41,7 +41,7 @@ def _find_or_exit() -> Path:
     if command is None:
         sys.stderr.write(
             "cachalot: this installation has no `cachalot` command: the package was built from source without it. "
-            "Install a wheel (pip install --only-binary cachalot cachalot), or build with "
+            "Install a wheel of packaging/wheels.sh, or build with "
             "-C cmake.define.CACHALOT_BUILD_TOOLS=ON\n"
         )
         sys.exit(2)
@@ -63,7 +63,7 @@ def answer(arguments: list[str], seconds: float) -> str:
     """
     command = find()
     if command is None:
-        raise CommandError("this installation has no `cachalot` command, which would say why (pip install cachalot brings it)")
+        raise CommandError("this installation has no `cachalot` command, which would say why; wheels bring it")
     environment_of_it = environment.copied("LD_PRELOAD")  # without the simulated GPU
     try:
         process = subprocess.Popen(
