@@ -30,6 +30,7 @@ FOLDERS = ("allocator", "c_api", "diagnostics", "kernels", "pool", "pytorch", "s
 MOST_PAGES = 54
 ANSWERS = ROOT / "docs" / "answers"
 MOST_ANSWERS, MOST_LINES = 12, 45
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Options of every command, which docs/tools/index.md has.
 COMMON = {"--color", "--help", "-h"}
 
@@ -113,6 +114,26 @@ def check_answers() -> list[str]:
     return found
 
 
+def check_first_table() -> list[str]:
+    """Each figure of README.md's first table is on the page that its row names, and the program that prints it is there."""
+    text = (ROOT / "README.md").read_text()
+    (table,) = re.findall(r"\A[^|]*((?:^\|.*\n)+)", text, re.MULTILINE)[:1]
+    found = []
+    for row in table.splitlines()[2:]:
+        _, figures, by = (cell.strip() for cell in row.strip("|").split(" | "))
+        command, page = re.fullmatch(r"`([^`]+)` \(\[[^\]]+\]\(([^)#]+)[^)]*\)\)", by).groups()
+        words = command.split()
+        files = words[2:] if words[0] == "cachalot" else words[:1]
+        found += [f"README.md: there is no {file}" for file in files if not (ROOT / file).is_file()]
+        lines = (ROOT / page).read_text().replace(",", "").splitlines()
+        places = [set(NUMBER.findall(" ".join(lines[at : at + 5]))) for at in range(len(lines))]  # five lines of a table each
+        wanted = set(NUMBER.findall(figures.replace("GPT-2", "").replace(",", "")))
+        if not any(wanted <= place for place in places):
+            found.append(f"README.md: {page} has not the figures of `{command}` beside each other: {', '.join(sorted(wanted))}")
+        found += [f"README.md: the row of `{command}` has no figure"] * (not wanted)
+    return found
+
+
 def check_version() -> list[str]:
     """CMakeLists.txt and the newest release of the changelog have one version; the manual page has its date. check_recipes.py has the rest."""
     (version,) = re.findall(r"^project\(cachalot VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
@@ -179,7 +200,7 @@ def main() -> int:
     parser.add_argument("--command", type=Path)
     options = parser.parse_args()
     code = sources()
-    found = check_options() + check_settings() + check_variables(code) + check_messages(code) + check_version() + check_pages() + check_answers()
+    found = check_options() + check_settings() + check_variables(code) + check_messages(code) + check_version() + check_pages() + check_answers() + check_first_table()
     if options.command:
         found += check_command(options.command) + check_skill(options.command, code)
     for line in found:
