@@ -76,7 +76,8 @@ class Action:
     def _environment(folder: Path, python: str) -> dict[str, str]:
         return {
             "PATH": f"{Path(python).parent}:{os.environ['PATH']}", "HOME": str(folder), "LANG": "C.UTF-8", "CI": "true",
-            "GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(ROOT), "GITHUB_ACTION_PATH": str(ROOT), "RUNNER_TEMP": str(folder),
+            "GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(ROOT), "GITHUB_ACTION_PATH": str(ROOT),
+            "RUNNER_TEMP": str(folder.parent),  # one for all jobs: the second finds the environment of the first
             "GITHUB_OUTPUT": str(folder / "output"), "GITHUB_STEP_SUMMARY": str(folder / "summary"), "PIP_NO_INDEX": "1",
         }  # fmt: skip
 
