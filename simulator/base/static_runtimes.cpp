@@ -43,11 +43,22 @@ Symbols symbols_of(const ElfFile& file) {
 
 // ---- Functions ------------------------------------------------------------------------------------------------------
 
-// jmp *0(%rip), and behind it the address to jump to.
-constexpr std::array<unsigned char, 6> kJump{0xff, 0x25, 0, 0, 0, 0};
+// A jump to the address that follows it; and the alignment of every function of the runtime.
+#if defined(__x86_64__)
+constexpr std::array<unsigned char, 6> kJump{0xff, 0x25, 0, 0, 0, 0};  // jmp *0(%rip)
+constexpr std::uint64_t kFunctionAlignment = 16;
+#elif defined(__aarch64__)
+constexpr std::array<unsigned char, 8> kJump{0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6};  // ldr x16, .+8; br x16
+constexpr std::uint64_t kFunctionAlignment = 8;
+#endif
 constexpr std::size_t kJumpBytes = kJump.size() + sizeof(void*);
-constexpr std::uint64_t kFunctionAlignment =
-    16;  // of every function of the runtime: none is overwritten beyond its end
+
+// Returns true if a jump fits into the function and the bytes that align the next one.
+bool has_room_for_jump(const Elf64_Sym& function) {
+  const bool is_aligned = function.st_value % kFunctionAlignment == 0;
+  const std::uint64_t unit = is_aligned ? kFunctionAlignment : 1;
+  return (function.st_size + unit - 1) / unit * unit >= kJumpBytes;
+}
 
 bool is_runtime_function(std::string_view name) { return name.starts_with("cuda") || name.starts_with("__cuda"); }
 
@@ -70,8 +81,7 @@ std::vector<RuntimeFunction> runtime_functions(const Symbols& all) {
     if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_shndx == SHN_UNDEF) continue;
     const std::string_view name = all.name(symbol);
     if (!is_runtime_function(name)) continue;
-    if (symbol.st_size >= kJumpBytes || symbol.st_value % kFunctionAlignment == 0)
-      found.push_back({name, symbol.st_value});
+    if (has_room_for_jump(symbol)) found.push_back({name, symbol.st_value});
   }
   const auto has = [&](std::string_view name) {
     return std::any_of(found.begin(), found.end(),
@@ -114,6 +124,8 @@ void redirect(std::uintptr_t function, void* to) {
   if (!make_writable(function, true)) return;
   std::memcpy(reinterpret_cast<void*>(function), kJump.data(), kJump.size());
   std::memcpy(reinterpret_cast<void*>(function + kJump.size()), &to, sizeof(to));
+  const auto begin = reinterpret_cast<char*>(function);
+  __builtin___clear_cache(begin, begin + kJumpBytes);
   make_writable(function, false);
 }
 

@@ -103,21 +103,68 @@ struct NameUse {
   bool is_used = false;
 };
 
-// lea, with the address from the instruction's end on: 48 or 4c, 8d, and a register with the mode 00...101.
-std::optional<std::uint64_t> taken_address(const unsigned char* code, std::uint64_t address) {
-  constexpr std::size_t kBytes = 7;
-  if ((code[0] != 0x48 && code[0] != 0x4c) || code[1] != 0x8d || (code[2] & 0xc7) != 0x05) return std::nullopt;
-  std::int32_t distance = 0;
-  std::memcpy(&distance, code + 3, sizeof(distance));
-  return address + kBytes + static_cast<std::uint64_t>(std::int64_t{distance});
-}
+// Reads a function's code in order, and finds the addresses that it takes.
+#if defined(__x86_64__)
+
+class AddressReader {
+ public:
+  static constexpr std::size_t kBytes = 7;  // that are read of an instruction
+  static constexpr std::size_t kStep = 1;   // between begins of instructions
+
+  // lea, with the address from the instruction's end on: 48 or 4c, 8d, and a register with the mode 00...101.
+  std::optional<std::uint64_t> taken_at(const unsigned char* code, std::uint64_t address) {
+    if ((code[0] != 0x48 && code[0] != 0x4c) || code[1] != 0x8d || (code[2] & 0xc7) != 0x05) return std::nullopt;
+    std::int32_t distance = 0;
+    std::memcpy(&distance, code + 3, sizeof(distance));
+    return address + kBytes + static_cast<std::uint64_t>(std::int64_t{distance});
+  }
+};
+
+#elif defined(__aarch64__)
+
+class AddressReader {
+ public:
+  static constexpr std::size_t kBytes = 4;
+  static constexpr std::size_t kStep = 4;
+
+  // adrp, which has the page of 4 KiB, and adds: one of the rest to the page, or two by way of an address that several constants
+  // are near to. Other instructions may stand between them.
+  std::optional<std::uint64_t> taken_at(const unsigned char* code, std::uint64_t address) {
+    std::uint32_t instruction = 0;
+    std::memcpy(&instruction, code, sizeof(instruction));
+    Register& target = registers_[instruction & 31];
+    if ((instruction & 0x9f000000) == 0x90000000) {  // adrp: 1, two low bits, 10000, nineteen high bits, the register
+      const auto high = static_cast<std::int32_t>(instruction << 8) >> 13;
+      const std::int64_t pages = std::int64_t{high} * 4 + (instruction >> 29 & 3);
+      target = {(address & ~kPageMask) + static_cast<std::uint64_t>(pages * 4096), address};
+      return std::nullopt;
+    }
+    if ((instruction & 0xffc00000) != 0x91000000) return std::nullopt;  // add of twelve bits: them, source, target
+    const Register source = registers_[instruction >> 5 & 31];
+    if (source.set_at == 0 || address - source.set_at > kFarthest) return std::nullopt;
+    target = {source.value + (instruction >> 10 & kPageMask), address};
+    return target.value;
+  }
+
+ private:
+  static constexpr std::uint64_t kPageMask = 4095;
+  static constexpr std::uint64_t kFarthest = 1024;  // a register that was set before is another function's
+  struct Register {
+    std::uint64_t value = 0;
+    std::uint64_t set_at = 0;
+  };
+  Register registers_[32];
+};
+
+#endif
 
 std::vector<NameUse> uses_of(const std::vector<RuntimeName>& names, const ElfFile& file, const Elf64_Shdr& code) {
   const FunctionStarts starts(file);
   const auto content = file.content<unsigned char>(code);
   std::vector<NameUse> uses(names.size());
-  for (std::size_t at = 0; at + 7 <= content.size(); ++at) {
-    const auto taken = taken_address(content.data() + at, code.sh_addr + at);
+  AddressReader reader;
+  for (std::size_t at = 0; at + AddressReader::kBytes <= content.size(); at += AddressReader::kStep) {
+    const auto taken = reader.taken_at(content.data() + at, code.sh_addr + at);
     if (!taken || *taken < names.front().address || *taken > names.back().address) continue;
     const auto name = std::ranges::lower_bound(names, *taken, {}, &RuntimeName::address);
     if (name->address != *taken) continue;

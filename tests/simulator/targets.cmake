@@ -1,8 +1,11 @@
 # build/<preset>/tests/test_simulator: CUDA programs, linked with the real libcudart, that run with the simulator preloaded.
 # The GPU tests of other folders run on it too, as simulator.<folder>.
 
+set(CACHALOT_CUDART_STATIC "" CACHE FILEPATH
+  "libcudart_static.a for the processor that is built for, where no toolkit is for it; empty: runtimes linked in are not tested there")
+
 # What is tested of the simulator where no toolkit's libcudart is for this processor: a program of CUDA 12 and the probe, which is
-# of CUDA 13, both linked with the simulator's own runtime.
+# of CUDA 13, both linked with the simulator's own runtime; and the probe with NVIDIA's runtime linked in.
 function(cachalot_simulator_tests_without_toolkit probe program12)
   cachalot_simulated_runtime(12)
   cachalot_simulated_runtime(13)
@@ -28,6 +31,16 @@ function(cachalot_simulator_tests_without_toolkit probe program12)
   endforeach()
   set_tests_properties(simulator.program12 simulator.allocate PROPERTIES
     ENVIRONMENT "${small}" LABELS simulator TIMEOUT 300)
+  if(CACHALOT_CUDART_STATIC)
+    add_executable(simulator_probe_static ${probe})
+    set_target_properties(simulator_probe_static PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_include_directories(simulator_probe_static PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
+    target_include_directories(simulator_probe_static SYSTEM PRIVATE ${CACHALOT_CUDA_INCLUDE})
+    target_link_libraries(simulator_probe_static PRIVATE
+      ${CACHALOT_CUDART_STATIC} cachalot_flags Threads::Threads rt ${CMAKE_DL_LIBS})
+    cachalot_static_runtime_tests(static_tests "${small}")
+    set_tests_properties(${static_tests} PROPERTIES LABELS simulator TIMEOUT 300)
+  endif()
 endfunction()
 
 # A program by nvcc, with a runtime that is loaded and with one that is linked in, and as a library with one that is linked in.
@@ -78,7 +91,7 @@ function(cachalot_static_runtime_tests result environment)
   add_custom_command(TARGET simulator_probe_static POST_BUILD VERBATIM
     COMMAND ${CMAKE_STRIP} -o ${stripped} $<TARGET_FILE:simulator_probe_static>)
   add_test(NAME simulator.static COMMAND simulator_probe_static allocate)
-  add_test(NAME simulator.static_stripped COMMAND ${stripped} allocate)
+  add_test(NAME simulator.static_stripped COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} ${stripped} allocate)
   set_tests_properties(simulator.static simulator.static_stripped PROPERTIES
     ENVIRONMENT "${environment}" PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
   set(${result} simulator.static simulator.static_stripped PARENT_SCOPE)
