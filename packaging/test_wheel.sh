@@ -3,7 +3,7 @@
 #
 #   packaging/test_wheel.sh [WHEEL [PYTHON]]
 #
-# WHEEL: dist/*.whl unless given. PYTHON: one that has PyTorch, for the part that needs it, and is of the same minor version as
+# WHEEL: that of dist/ for this processor unless given. PYTHON: one that has PyTorch, for the part that needs it, and is of the same minor version as
 # python3; unless given, or in $CACHALOT_PYTHON, that part is skipped. Its packages are used in place, nothing is installed there.
 # $CACHALOT_PYTHONS: further interpreters, for the part that runs with each Python of pyproject.toml; that part also finds
 # python3.10, python3.11 and so on on PATH and those of pyenv, and names those that it did not find. uvx and pipx are tried where
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
-wheels=(dist/*.whl)
+wheels=(dist/*_"$(uname -m)".whl)
 wheel=$(readlink -f "${1:-${wheels[0]}}")
 with_torch=${2:-${CACHALOT_PYTHON:-}}
 root=$PWD

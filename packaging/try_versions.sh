@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
-wheels=(dist/*.whl)
+wheels=(dist/*_"$(uname -m)".whl)
 wheel=$(readlink -f "${1:-${wheels[0]}}")
 shift || true
 versions=("$@")

@@ -107,7 +107,7 @@ function(cachalot_python_wheel)
     list(POP_FRONT words shell folder file)
     install(CODE "
       file(MAKE_DIRECTORY ${data}/${folder})
-      execute_process(COMMAND $<TARGET_FILE:cachalot_cli> completion ${shell} OUTPUT_FILE ${data}/${folder}/${file}
+      execute_process(COMMAND ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:cachalot_cli> completion ${shell} OUTPUT_FILE ${data}/${folder}/${file}
         COMMAND_ERROR_IS_FATAL ANY)" COMPONENT python EXCLUDE_FROM_ALL)
   endforeach()
   if(TARGET cachalot_simulator)

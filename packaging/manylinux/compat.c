@@ -26,7 +26,11 @@ char __libc_single_threaded = 0;
 
 /* glibc 2.33. Until then the headers had them call these, with the version of the structure. On 64-bit systems `struct
    stat64` is `struct stat`. */
+#if defined(__x86_64__)
 enum { STRUCTURE_VERSION = 1 };
+#elif defined(__aarch64__)
+enum { STRUCTURE_VERSION = 0 };
+#endif
 int stat(const char* path, struct stat* out) { return __xstat(STRUCTURE_VERSION, path, out); }
 int lstat(const char* path, struct stat* out) { return __lxstat(STRUCTURE_VERSION, path, out); }
 int fstat(int file, struct stat* out) { return __fxstat(STRUCTURE_VERSION, file, out); }

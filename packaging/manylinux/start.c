@@ -26,8 +26,9 @@ __attribute__((used)) static void initialize(int count, char** arguments, char**
 /* The dynamic linker runs destructors. */
 __attribute__((used)) static void finalize(void) {}
 
-/* The kernel enters here: the stack holds the arguments, and rdx a function of the dynamic linker to run at exit.
+/* The kernel enters here: the stack holds the arguments, and rdx or x0 a function of the dynamic linker to run at exit.
    __libc_start_main(main, count, arguments, initialize, finalize, at_exit, end of the stack) does not return. */
+#if defined(__x86_64__)
 __asm__(
     ".text\n"
     ".globl _start\n"
@@ -49,3 +50,31 @@ __asm__(
     "  hlt\n"
     "  .cfi_endproc\n"
     ".size _start,.-_start\n");
+#elif defined(__aarch64__)
+__asm__(
+    ".text\n"
+    ".globl _start\n"
+    ".type _start,@function\n"
+    "_start:\n"
+    "  .cfi_startproc\n"
+    "  .cfi_undefined x30\n"
+    "  hint #34\n" /* bti c */
+    "  mov x29, #0\n"
+    "  mov x30, #0\n"
+    "  mov x5, x0\n"
+    "  ldr x1, [sp]\n"
+    "  add x2, sp, #8\n"
+    "  mov x6, sp\n"
+    "  adrp x4, finalize\n"
+    "  add x4, x4, :lo12:finalize\n"
+    "  adrp x3, initialize\n"
+    "  add x3, x3, :lo12:initialize\n"
+    "  adrp x0, :got:main\n"
+    "  ldr x0, [x0, :got_lo12:main]\n"
+    "  bl __libc_start_main\n"
+    "  brk #1\n"
+    "  .cfi_endproc\n"
+    ".size _start,.-_start\n");
+#else
+#error "programs of a wheel start on x86-64 and aarch64 alone"
+#endif

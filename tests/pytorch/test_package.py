@@ -85,6 +85,21 @@ def test_the_matrix_has_the_pytorchs_that_adapters_are_made_for():
     assert [version for row in rows for version in row[1].split(", ")] == list(versions)
 
 
+def test_the_matrix_has_the_pytorchs_whose_wheel_for_arm_has_no_cuda(adapters):
+    without = [version for row in table("PyTorch") if row[3] == "none" for version in row[1].split(", ")]
+    assert without == [version for version in adapters.VERSIONS if version not in adapters.versions_for("aarch64")]
+    assert without, "then nothing of this is needed"
+    with pytest.raises(SystemExit, match=f"--torch is {without[0]}, whose wheel for aarch64 on PyPI has no CUDA; with CUDA are 2.11.0, "):
+        adapters.require_cuda(without[0], "aarch64")
+    adapters.require_cuda(without[0], "x86_64")
+
+
+def test_a_wheel_for_an_unknown_processor_is_refused():
+    process = run([str(ROOT / "packaging" / "wheels.sh"), "--arch", "riscv64"])
+    assert process.returncode == 2
+    assert "wheels.sh: --arch is 'riscv64'; it must be x86_64 or aarch64" in process.stderr
+
+
 def test_the_matrix_has_the_wheels_policy():
     script = (ROOT / "packaging" / "wheels.sh").read_text()
     (major, minor) = re.search(r"readonly policy=manylinux_(\d+)_(\d+)", script).groups()
