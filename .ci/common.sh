@@ -12,6 +12,14 @@ readonly python_venv=$PWD/build/python-venv
 # heading <text>: a title in the log.
 heading() { printf '\n==== %s\n' "$1"; }
 
+# arm_installed: Debian's cross compiler, emulator and libraries for Arm.
+arm_installed() {
+  python_can_make_environments
+  [[ ! -e /usr/lib/aarch64-linux-gnu/libfmt.so.9 ]] || return 0
+  $([[ $EUID -eq 0 ]] || echo sudo) dpkg --add-architecture arm64
+  install no-such-command -- g++-aarch64-linux-gnu qemu-user libfmt-dev:arm64 zlib1g-dev:arm64 libgmock-dev:arm64
+}
+
 # discard <path>…: removes what a stage has built and no other uses, so that 9 GB of disk are enough for all stages.
 # CACHALOT_CI_KEEP=1 keeps it for another run.
 discard() { [[ -n ${CACHALOT_CI_KEEP:-} ]] || rm -rf "$@"; }

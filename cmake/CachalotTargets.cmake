@@ -54,6 +54,7 @@ function(cachalot_require_all_listed)
   endif()
   list(FILTER found EXCLUDE REGEX "/tests/package/")                                # a project of its own
   list(FILTER found EXCLUDE REGEX "/tests/locks/")                                  # what compilers must refuse, too
+  list(FILTER found EXCLUDE REGEX "/tests/aarch64/")                                # compiled by its script, for this machine
   get_property(listed GLOBAL PROPERTY cachalot_listed)
   list(REMOVE_ITEM found ${listed})
   if(found)
