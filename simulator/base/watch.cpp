@@ -105,6 +105,17 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 
 bool is_of_simulator(const ScriptFrame& frame) { return contains(frame.file, "/cachalot_simulator/"); }
 
+// Installed, and neither torch's nor the simulator's.
+bool is_of_package(const ScriptFrame& frame) {
+  return contains(frame.file, "-packages/") && !contains(frame.file, "-packages/torch/") && !is_of_simulator(frame);
+}
+
+// The outermost frame of a process of multiprocessing: below it, in a child by fork, is the parent's stack.
+bool starts_child(const ScriptFrame& frame) {
+  return contains(frame.function, "_bootstrap") && contains(frame.file, "/multiprocess") &&
+         contains(frame.file, "/process.py");
+}
+
 bool is_of_program(const ScriptFrame& frame) {
   constexpr std::string_view kInstalled[] = {"/site-packages/", "/dist-packages/", "/lib/python", "<frozen"};
   return !is_of_simulator(frame) && std::none_of(std::begin(kInstalled), std::end(kInstalled),
@@ -185,9 +196,10 @@ bool is_memory(Owned kind) { return kind != Owned::stream && kind != Owned::even
 
 std::string line_in_python() {
   std::array<ScriptFrame, CallStack::kMaxFrames> frames;
-  const auto end = frames.begin() + static_cast<std::ptrdiff_t>(python_frames(frames));
+  const auto known = frames.begin() + static_cast<std::ptrdiff_t>(python_frames(frames));
+  const auto end = std::find_if(frames.begin(), known, starts_child);
   auto frame = std::find_if(frames.begin(), end, is_of_program);
-  if (frame == end) frame = std::find_if_not(frames.begin(), end, is_of_simulator);
+  if (frame == end) frame = std::find_if(frames.begin(), end, is_of_package);
   return frame == end ? "" : formatted("{}:{} in {}", frame->file, frame->line, frame->function);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from types import CodeType
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 START = os.getcwd()  # the program may go to another folder, and remove it
@@ -32,11 +33,20 @@ def frames_of(entry: dict) -> list[dict]:
 
 def in_this_process(frames: list[dict]) -> list[dict]:
     """Returns the frames, innermost first, that a process of multiprocessing has called: all in a process of another kind."""
-    files, function = STARTS_CHILD
     for i, frame in enumerate(frames):
-        if frame["name"] == function and frame["filename"].endswith(files):
+        if is_start_of_child(frame["name"], frame["filename"]):
             return frames[:i]
     return frames
+
+
+def is_start_of_child(name: str, path: str) -> bool:
+    files, function = STARTS_CHILD
+    return name == function and path.endswith(files)
+
+
+def starts_child(code: CodeType) -> bool:
+    """Returns whether a frame of this code is the outermost of a process of multiprocessing."""
+    return is_start_of_child(code.co_name, code.co_filename)
 
 
 def place_of_frame(path: str, line: int, name: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute.device_memory import extent
 from cachalot_simulator.compute.operators import tensors_in
-from cachalot_simulator.places import origin_of, place_of, place_of_frame, short_path
+from cachalot_simulator.places import is_installed, origin_of, place_of, place_of_frame, short_path, starts_child
 
 _library = ctypes.PyDLL(None)  # these calls are short: they keep the GIL
 _used = _library.cachalot_sim_blocks_used
@@ -44,6 +44,15 @@ class Race(ctypes.Structure):
 _take.argtypes = (ctypes.POINTER(Race),)
 
 
+def kind_of(path: str) -> str:
+    """Returns "own" for a file of the program, "library" for one of a package, and "other" for those of torch, Triton and Python, and for
+    code that torch.compile has written."""
+    if "/inductor_cache/" in path or "/torchinductor_" in path or "-packages/triton/" in path:
+        return "other"
+    origin = origin_of(path)
+    return "other" if origin == "torch" or origin == "library" and not is_installed(path) else origin
+
+
 class Places:
     """Numbers lines of the program from 1 on; 0 stands for no line."""
 
@@ -54,16 +63,16 @@ class Places:
 
     def number(self) -> int:
         """Returns the number of the line that the thread runs: the innermost of the program's own; without one the innermost of a
-        package other than torch; else the outermost."""
+        package other than torch and Triton; else the outermost."""
         frame: Any = sys._getframe(1)
         package = outermost = None
-        while frame is not None:
+        while frame is not None and not starts_child(frame.f_code):
             code = frame.f_code
-            origin = self._origins.get(code) or self._origins.setdefault(code, origin_of(code.co_filename))
+            origin = self._origins.get(code) or self._origins.setdefault(code, kind_of(code.co_filename))
             if origin == "own":
                 return self._number_of(code, frame.f_lineno)
             outermost = code, frame.f_lineno
-            if package is None and origin == "library" and "-packages/" in code.co_filename:
+            if package is None and origin == "library":
                 package = outermost
             frame = frame.f_back
         found = package or outermost
