@@ -34,7 +34,12 @@ vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/cachalot)
 vcpkg_fixup_pkgconfig()
 
 if("tools" IN_LIST FEATURES)
-  vcpkg_copy_tools(TOOL_NAMES cachalot AUTO_CLEAN)
+  # The command finds the simulator in ../lib, as in any prefix.
+  vcpkg_copy_tools(TOOL_NAMES cachalot DESTINATION "${CURRENT_PACKAGES_DIR}/tools/${PORT}/bin" AUTO_CLEAN)
+  if(SIMULATOR)
+    file(MAKE_DIRECTORY "${CURRENT_PACKAGES_DIR}/tools/${PORT}/lib")
+    file(RENAME "${CURRENT_PACKAGES_DIR}/lib/cachalot" "${CURRENT_PACKAGES_DIR}/tools/${PORT}/lib/cachalot")
+  endif()
 endif()
 file(REMOVE_RECURSE
   "${CURRENT_PACKAGES_DIR}/debug/include"
