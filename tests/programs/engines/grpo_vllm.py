@@ -1,4 +1,5 @@
 # requires: vllm trl datasets
+# races: of vLLM's warm-up, which drops results of which copies on another stream are under way
 # simulate: --gpu h100
 # unknown: size value
 # bytes: parameters = 4 * 1_692_928 + 2 * (1_692_928 + 2 * 24 * 256)
