@@ -37,7 +37,8 @@ class Race(ctypes.Structure):
     """A cachalot_sim_race, as cachalot/simulator.h describes it."""
 
     _fields_ = [("bytes", ctypes.c_uint64), ("allocation", ctypes.c_uint64), ("reallocation", ctypes.c_uint64),
-                ("freed_at", ctypes.c_char_p), ("used_line", ctypes.c_char_p), ("reused_line", ctypes.c_char_p), ("used_on", ctypes.c_void_p), ("reused_on", ctypes.c_void_p),
+                ("freed_at", ctypes.c_char_p), ("used_line", ctypes.c_char_p), ("reused_line", ctypes.c_char_p),
+                ("used_on", ctypes.c_void_p), ("reused_on", ctypes.c_void_p),
                 ("used_at", ctypes.c_uint32), ("reused_at", ctypes.c_uint32), ("device", ctypes.c_int32)]
 
 
@@ -152,8 +153,9 @@ class Races:
         return {"missing": "wait" if is_own else "record_stream",
                 "used_on": name_of(race.used_on), "reused_on": name_of(race.reused_on),
                 "allocated_for": made and name_of(made["stream"]), "allocated_at": made and place_of(made),
-                "used_at": shortened(race.used_line) or self._places.text(race.used_at), "freed_at": shortened(race.freed_at),
-                "reallocated_at": made_again and place_of(made_again), "reused_at": shortened(race.reused_line) or self._places.text(race.reused_at)}
+                "used_at": shortened(race.used_line) or self._places.text(race.used_at),
+                "freed_at": shortened(race.freed_at), "reallocated_at": made_again and place_of(made_again),
+                "reused_at": shortened(race.reused_line) or self._places.text(race.reused_at)}
 
 
 def shortened(line: bytes) -> str | None:
