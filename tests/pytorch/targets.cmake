@@ -12,7 +12,7 @@ endfunction()
 # that the heap changes most; the other modes, and what takes minutes, have the label drawn.
 function(cachalot_python_tests)
   set(heap conformance differential engines functions models pools real_engines sharing sleep snapshots switches_native weaknesses)
-  set(simulate simulate)
+  set(simulate simulate races)
   set(fit advise fit owners serving)
   set(simulate_more computing libtorch simulate_distributed)
   set(pinned pinned pinned_processes)
