@@ -151,7 +151,7 @@ typedef struct cachalot_sim_race {
   struct CUstream_st* reused_on; /**< the stream of the later use */
   uint32_t used_at;              /**< the place of the earlier work */
   uint32_t reused_at;            /**< the place of the later use */
-  int32_t device;
+  int32_t device;                /**< that has the memory */
 } cachalot_sim_race;
 
 /** Notes that an allocator has given an owner a block of a device's memory. With races:1 of
