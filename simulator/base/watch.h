@@ -24,7 +24,7 @@ CACHALOT_END
 namespace cachalot::simulator {
 
 // Returns the line of Python that the thread runs, "/home/me/train.py:8 in train": the innermost that is neither of an installed
-// package nor of the simulator, else the innermost of a package. "" where it runs none, or this Python does not tell (3.13 and
+// package nor of the simulator, else the innermost of a package other than torch. "" where it runs none, or this Python does not tell (3.13 and
 // later). Takes no lock, and no two threads may call it at once.
 std::string line_in_python();
 

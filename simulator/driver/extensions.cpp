@@ -186,16 +186,13 @@ int cachalot_sim_block_allocated(int device, std::uint64_t start, std::uint64_t 
 }
 
 int cachalot_sim_block_freed(std::uint64_t start) {
-  return guarded([&](Process& process) {
-    if (process.config().finds_races) process.uses().races().freed(start);
-  });
+  return guarded([&](Process& process) { process.uses().races().freed(start); });
 }
 
 std::int64_t cachalot_sim_blocks_used(const std::uint64_t* ranges, std::uint64_t count, CUstream_st* stream,
                                       std::uint32_t place) {
   return figure([&](Process& process) -> std::int64_t {
     ReuseRaces& races = process.uses().races();
-    if (!process.config().finds_races) return 0;
     for (std::uint64_t i = 0; i < count; ++i) {
       const AddressRange range{ranges[i], ranges[count + i]};
       const std::optional<int> device = races.device_of(range);

@@ -356,7 +356,7 @@ class Exchanging {
       moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
                                     process.config().copy_bytes;
       process.launches().launch(stream, cudaGraphNodeTypeKernel);
-      if (process.config().finds_races) note_uses(process, stream);
+      note_uses(process, stream);
       if (!moves_) return make_unknown(process);
       if (plan_.targets.empty()) return;
       given.content.resize(given_bytes());

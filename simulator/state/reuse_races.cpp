@@ -20,7 +20,6 @@ void ReuseRaces::allocated(int device, const AddressRange& range) {
   freed(range.address);  // one whose end was not told
   Block block{.bytes = range.bytes, .device = device, .number = allocations_[device]++, .uses = {}};
   blocks_.emplace(range.address, std::move(block));
-  ++blocks_so_far_;
 }
 
 // The line is found for blocks that several streams have used: others can race only with a stream that does not wait for theirs, and a
@@ -117,6 +116,12 @@ void ReuseRaces::add(Block& block, const Use& use) {
     return true;
   });
   block.uses.push_back(added);
+}
+
+std::uint64_t ReuseRaces::blocks() const {
+  std::uint64_t sum = 0;
+  for (const auto& [device, allocations] : allocations_) sum += allocations;
+  return sum;
 }
 
 std::optional<cachalot_sim_race> ReuseRaces::take() {

@@ -49,7 +49,7 @@ class ReuseRaces {
   void forget(const AddressRange& range) { past_.erase(range.address, range.bytes); }
 
   // Returns the number of blocks so far.
-  std::uint64_t blocks() const { return blocks_so_far_; }
+  std::uint64_t blocks() const;
   // Returns how many races were found that are not taken yet.
   std::size_t found() const { return races_.size(); }
   // Returns a race that was found, which is forgotten; the earliest first.
@@ -94,7 +94,6 @@ class ReuseRaces {
   LaunchOrder& order_;
   Blocks blocks_;                             // by their starts
   std::map<int, std::uint64_t> allocations_;  // by device
-  std::uint64_t blocks_so_far_ = 0;
   std::set<std::string> lines_;
   IntervalMap<std::vector<PastUse>> past_;
   std::deque<cachalot_sim_race> races_;

@@ -59,7 +59,7 @@ Process::Process(const Config& config)
       streams_(config_, watch_, launch_order_, contexts_, devices_, captures_),
       implicit_order_(config_, launch_order_, devices_, contexts_, streams_),
       events_(watch_, launch_order_, devices_, contexts_, captures_, implicit_order_),
-      use_checks_(config_, watch_, launch_order_, host_memory_, devices_, implicit_order_),
+      use_checks_(watch_, launch_order_, host_memory_, devices_, implicit_order_),
       copies_(config_, content_, devices_),
       writes_(host_memory_, devices_, captures_, implicit_order_, use_checks_, copies_),
       host_functions_(devices_, launch_order_, captures_, implicit_order_,

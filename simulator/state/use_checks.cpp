@@ -73,9 +73,7 @@ void UseChecks::add_for_races(const char* call, StreamState& stream, const void*
 }
 
 void UseChecks::add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
-  if (config_.finds_races) {
-    for (const void* const start : {static_cast<const void*>(to), from}) add_for_races(call, stream, start, bytes);
-  }
+  for (const void* const start : {to, from}) add_for_races(call, stream, start, bytes);
   if (!watch_.is_on() || stream.capture) return;
   const CallStack stack = CallStack::capture();
   const std::uint64_t launch = launches_.launched(stream.order);

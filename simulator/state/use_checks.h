@@ -12,7 +12,6 @@
 #include "cachalot/device.h"
 #include "simulator/base/lock.h"
 #include "simulator/base/watch.h"
-#include "simulator/models/config.h"
 #include "simulator/state/cuda_host_memory.h"
 #include "simulator/state/devices.h"
 #include "simulator/state/launch_order.h"
@@ -58,10 +57,8 @@ class MemoryUses {
 
 class UseChecks {
  public:
-  UseChecks(const Config& config, Watch& watch, LaunchOrder& launches, HostMemory& host_memory, Devices& devices,
-            ImplicitOrder& order)
-      : config_(config),
-        watch_(watch),
+  UseChecks(Watch& watch, LaunchOrder& launches, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
+      : watch_(watch),
         launches_(launches),
         uses_(launches),
         races_(launches),
@@ -69,6 +66,7 @@ class UseChecks {
         devices_(devices),
         order_(order) {}
 
+  // It knows no block without races:1, and then does nothing.
   ReuseRaces& races() CACHALOT_LOCKED { return races_; }
   // Returns whether forget() must be called.
   bool are_on() const CACHALOT_LOCKED { return launches_.is_kept(); }
@@ -92,7 +90,6 @@ class UseChecks {
   void for_each(const StreamState& stream, const void* to, const void* from, std::size_t bytes,
                 Visit&& visit) CACHALOT_LOCKED;
 
-  const Config& config_;
   Watch& watch_ CACHALOT_UNDER_LOCK;
   LaunchOrder& launches_ CACHALOT_UNDER_LOCK;
   MemoryUses uses_ CACHALOT_UNDER_LOCK;  // while the watch is on
