@@ -274,6 +274,8 @@ TEST(Snapshots, ThatAreNoSnapshotsAreRefused) {
   EXPECT_EQ(complaint_about_snapshot("{\"segments\""), "byte 12: this is not JSON: '\"segments\"'");
   EXPECT_EQ(complaint_about_snapshot(std::string(1'000'000, '[')).rfind("byte ", 0), 0u);
   EXPECT_EQ(complaint_about_snapshot("{}"), "the snapshot: 'segments' is missing");
+  EXPECT_EQ(complaint_about_snapshot(R"({"a\nb": 1})"),
+            "the snapshot: 'segments' is missing: the first key is 'a\\x0ab'");
   EXPECT_EQ(complaint_about_snapshot("\x80\x04K\x05."),
             "byte 4: the snapshot: it is a number, not a dict or a list of segments");
   EXPECT_EQ(

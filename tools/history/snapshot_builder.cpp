@@ -571,9 +571,10 @@ void SnapshotBuilder::take_root(const Pairs& pairs) {
   const Part* const segments = find(pairs, "segments"_word);
   require(segments != nullptr || find(pairs, "unknown_actions"_word) == nullptr, "{}", kTablesComeFirst);
   const Part* const first = pairs.empty() ? nullptr : &pairs.front();
-  require(
-      segments != nullptr, "'segments' is missing{}",
-      first != nullptr && first->is_text() ? fmt::format(": the first key is '{}'", history_.texts[first->id()]) : "");
+  require(segments != nullptr, "'segments' is missing{}",
+          first != nullptr && first->is_text()
+              ? fmt::format(": the first key is {}", Quoted{history_.texts[first->id()]})
+              : "");
   take_segments(*segments, "segments", devices_);
   if (const Part* traces = find(pairs, "device_traces"_word)) take_traces(*traces, "device_traces", devices_);
   if (const Part* of_host = find(pairs, "host_segments"_word)) take_segments(*of_host, "host_segments", host_);
