@@ -1,9 +1,9 @@
 // A CUDA program: cudaMallocs each of its arguments, in MiB, and then frees the first. Exits with 4 when one fails. A last argument
 // that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends SIGTERM to the process,
-// and "wait" waits for a signal; "read" reads device memory on the CPU; "nccl" makes a communicator and allocates 6 MiB by NCCL;
-// "stacks" makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024 kernels executable, one
-// after the other; "workspaces" asks cuSOLVER, cuSPARSE, cuFFT and cuDNN for some. Of "while COMMAND" at the end, the command runs
-// before anything is freed.
+// and "wait" prints "waiting" and waits for a signal; "read" reads device memory on the CPU; "nccl" makes a communicator and
+// allocates 6 MiB by NCCL; "stacks" makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024
+// kernels executable, one after the other; "workspaces" asks cuSOLVER, cuSPARSE, cuFFT and cuDNN for some. Of "while COMMAND" at
+// the end, the command runs before anything is freed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -11,6 +11,7 @@
 #include <cctype>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -94,6 +95,10 @@ int main(int argc, char** argv) {
   if (std::strcmp(last, "graphs") == 0) return make_graphs();
   if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
   if (std::strcmp(last, "read") == 0) return *static_cast<const volatile char*>(live.back());
-  if (std::strcmp(last, "wait") == 0) pause();
+  if (std::strcmp(last, "wait") == 0) {
+    std::puts("waiting");
+    std::fflush(stdout);
+    pause();
+  }
   return 0;
 }

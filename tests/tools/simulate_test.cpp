@@ -93,14 +93,14 @@ TEST(Simulate, RefusesBadSettingsBeforeTheProgramRuns) {
 
 TEST(Simulate, WorksWhereTheFolderOfTemporaryFilesHasAnyName) {
   NEEDS_THE_SIMULATOR();
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "cachalot, \"of\": [it]";
-  std::filesystem::create_directory(folder);
+  const TemporaryFile parent;
+  const std::filesystem::path folder = std::filesystem::path(parent.path()) / "cachalot, \"of\": [it]";
+  std::filesystem::create_directories(folder);
   const std::string report = (folder / "it.json").string();
   const Outcome outcome =
       simulate_with("TMPDIR='" + folder.string() + "'", "--json '" + report + "' '" + kProgram + "' 4 1024");
   EXPECT_THAT(read_whole(report), HasSubstr("\"processes\""));
   EXPECT_THAT(outcome.err, Not(HasSubstr("no process of the program used"))) << outcome.err;
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Simulate, EndsAsTheProgramDoesWhenItsReportCannotBeWritten) {
@@ -309,7 +309,7 @@ TEST(Simulate, EndsAProgramAfterTheSecondsThatWereAskedFor) {
   NEEDS_THE_SIMULATOR();
   const TemporaryFile json;
   const std::string program = "sh -c '\"" + kProgram + "\" 4 8 wait; exit 7'";
-  const Outcome outcome = simulate("--max-seconds 0.5 --context none --json " + json.path() + " " + program);
+  const Outcome outcome = simulate("--max-seconds 2 --context none --json " + json.path() + " " + program);
   EXPECT_EQ(outcome.exit_code, 0) << "it ended as asked";
   EXPECT_THAT(outcome.err, StartsWith("\nthe program was ended as asked\ndevice 0 of process "));
   EXPECT_THAT(outcome.err, HasSubstr("on the device 12.00 MiB at the peak"));
@@ -322,8 +322,11 @@ TEST(Simulate, EndsAProgramAfterTheSecondsThatWereAskedFor) {
 
 TEST(Simulate, PassesSigtermOnToTheProgram) {
   NEEDS_THE_SIMULATOR();
-  const Outcome outcome = run_command(fmt::format(
-      "('{}' simulate --context none {} 4 8 wait & sleep 1; kill -TERM $!; wait $!)", CACHALOT_COMMAND, kProgram));
+  const TemporaryFile out;
+  const Outcome outcome = run_command(
+      fmt::format("('{}' simulate --context none {} 4 8 wait >{} & "
+                  "timeout 30 sh -c 'until grep -qs waiting {}; do sleep 0.05; done'; kill -TERM $!; wait $!)",
+                  CACHALOT_COMMAND, kProgram, out.path(), out.path()));
   EXPECT_EQ(outcome.exit_code, 128 + 15);
   EXPECT_THAT(outcome.err, HasSubstr("what ran needed 12.00 MiB"));
 }
